@@ -1,0 +1,29 @@
+# The Python extension modules and what else goes into the wheel.
+
+# Without scikit-build (the presets), the environment that ./dev made is the one to build for.
+if(NOT SKBUILD AND NOT DEFINED Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV}
+   AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(Python_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+endif()
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+
+# scikit-build names pybind11's folder itself; elsewhere pybind11 is asked.
+if(NOT pybind11_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+                  OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+find_package(pybind11 3 CONFIG REQUIRED)
+
+foreach(part core kernel)
+  if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/${part}.cmake)
+    include(${CMAKE_CURRENT_LIST_DIR}/${part}.cmake)
+  else()
+    message(STATUS "cmake/${part}.cmake is not there: its extension module is left out")
+  endif()
+endforeach()
+
+# The kernelspec, where Jupyter looks for it: <prefix>/share/jupyter/kernels.
+if(SKBUILD)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/jupyter/kernels/serverless-gpu
+          DESTINATION ${SKBUILD_DATA_DIR}/share/jupyter/kernels)
+endif()

@@ -1,0 +1,298 @@
+"""Runs the tests by kind and prints one table; `./dev test` calls it in a finished environment.
+
+A kind that fails does not stop the others. Each kind's whole output is build/test-logs/<kind>.log.
+The last line is "N passed, N failed, N skipped"; the exit status is 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tidy
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test-logs"
+SHOWN_LOG_LINES = 60
+KIND_TIMEOUT_S = 1200.0  # a kind that takes longer hangs; the slowest takes a quarter of it
+CMAKE = os.environ.get("CMAKE", "cmake")
+CTEST = str(Path(CMAKE).with_name("ctest")) if "/" in CMAKE else "ctest"
+SANITIZED_LABELS = "^(unit|wire|fault)$"
+PYTEST_KINDS = (
+    "unit",
+    "wire",
+    "kernel",
+    "api",
+    "tracking",
+    "cases",
+    "fault",
+    "packaging",
+    "browser",
+    "examples",
+    "gpu",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a kind came to. `notes` say why something was skipped, or what went wrong."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            self.notes + tuple(note for note in other.notes if note not in self.notes),
+        )
+
+    def counts(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+@dataclass(frozen=True)
+class Row:
+    kind: str
+    outcome: Outcome
+    seconds: float
+
+
+@dataclass
+class Log:
+    """The log file of one kind, and the deadline that all its commands share."""
+
+    path: Path
+    deadline: float = field(default_factory=lambda: time.monotonic() + KIND_TIMEOUT_S)
+
+    def __post_init__(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(b"")
+
+    def run(self, *command: str) -> bool:
+        """Runs a command from the root of the repository. True if it ended with 0.
+
+        At the deadline its process group is killed, and the log says so.
+        """
+        with self.path.open("ab") as out:
+            out.write(f"\n$ {' '.join(command)}\n".encode())
+            out.flush()
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(timeout=max(0.0, self.deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                code = process.wait()
+                out.write(f"\nKilled: not done {KIND_TIMEOUT_S:.0f} s after the start.\n".encode())
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+            if code != 0:
+                out.write(f"\nEnded with {code}.\n".encode())
+        return code == 0
+
+    def check(self, *command: str) -> Outcome:
+        """Runs a command that counts as one test."""
+        return Outcome(passed=1) if self.run(*command) else Outcome(failed=1)
+
+    def write(self, text: str) -> None:
+        with self.path.open("a", encoding="utf-8") as out:
+            out.write(text)
+
+
+def junit_outcome(report: Path, ended_well: bool) -> Outcome:
+    """Counts a JUnit report. A runner that failed without saying where counts as one failure."""
+    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    failed = [
+        case for case in cases if case.find("failure") is not None or case.find("error") is not None
+    ]
+    skips = [case.find("skipped") for case in cases]
+    reasons = sorted({(skip.get("message") or "").strip() for skip in skips if skip is not None})
+    skipped = sum(skip is not None for skip in skips)
+    outcome = Outcome(len(cases) - len(failed) - skipped, len(failed), skipped, tuple(reasons))
+    if not cases:
+        return outcome + Outcome(failed=1, notes=("no test ran",))
+    if not ended_well and not failed:
+        return outcome + Outcome(failed=1, notes=("the runner failed; see the log",))
+    return outcome
+
+
+def cpp_files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.h", "*.cpp"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).exists()]
+
+
+def run_format(log: Log) -> Outcome:
+    outcome = log.check("ruff", "format", "--check", ".")
+    if shutil.which("clang-format-14") is None:
+        return outcome + Outcome(skipped=1, notes=("no clang-format-14 here",))
+    return outcome + log.check("clang-format-14", "--dry-run", "-Werror", *cpp_files())
+
+
+def run_lint(log: Log) -> Outcome:
+    return log.check("ruff", "check", ".") + log.check("mypy")
+
+
+def run_tidy(log: Log) -> Outcome:
+    if shutil.which(tidy.CLANG_TIDY) is None:
+        return Outcome(skipped=1, notes=(f"no {tidy.CLANG_TIDY} here",))
+    if not log.run(CMAKE, "--preset", "dev"):
+        return Outcome(failed=1, notes=("cmake --preset dev failed",))
+    passed, failed = tidy.check_all(ROOT, ROOT / "build" / "dev", log.write, log.deadline)
+    return Outcome(passed, failed)
+
+
+def run_ctest(log: Log, preset: str, labels: str | None) -> Outcome:
+    folder = ROOT / "build" / preset
+    if not (log.run(CMAKE, "--preset", preset) and log.run(CMAKE, "--build", str(folder))):
+        return Outcome(failed=1, notes=("the build failed",))
+    report = log.path.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    chosen = ("-L", labels) if labels else ()
+    ended_well = log.run(
+        CTEST,
+        "--test-dir",
+        str(folder),
+        "--output-on-failure",
+        "--output-junit",
+        str(report),
+        "--parallel",
+        "2",
+        *chosen,
+    )
+    return junit_outcome(report, ended_well)
+
+
+def run_pytest(log: Log, kind: str) -> Outcome:
+    report = log.path.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    ended_well = log.run(
+        sys.executable, "-m", "pytest", f"tests/{kind}", "-v", "-ra", f"--junitxml={report}"
+    )
+    return junit_outcome(report, ended_well)
+
+
+def has_pytests(kind: str) -> bool:
+    return any((ROOT / "tests" / kind).glob("test_*.py"))
+
+
+def has_gpu() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
+
+
+def why_not(kind: str) -> str | None:
+    """Why tests of this kind cannot run on this machine, if they cannot."""
+    if kind == "gpu" and not has_gpu():
+        return "no GPU here"
+    if kind == "browser" and shutil.which("chromium") is None:
+        return "no chromium here"
+    return None
+
+
+def pytest_kind(kind: str) -> Callable[[Log], Outcome]:
+    def run(log: Log) -> Outcome:
+        reason = why_not(kind)
+        if reason is None:
+            return run_pytest(log, kind)
+        log.write(f"Skipped: {reason}.\n")
+        files = len(list((ROOT / "tests" / kind).glob("test_*.py")))
+        return Outcome(skipped=files, notes=(reason,))
+
+    return run
+
+
+def all_kinds() -> dict[str, Callable[[Log], Outcome] | None]:
+    """Every kind in the order they run; None where there is no test of that kind yet."""
+    others = sorted(path.name for path in (ROOT / "tests").iterdir() if has_pytests(path.name))
+    names = [*PYTEST_KINDS, *(name for name in others if name not in PYTEST_KINDS)]
+    return {
+        "format": run_format,
+        "lint": run_lint,
+        "cpp": lambda log: run_ctest(log, "dev", None),
+        "asan": lambda log: run_ctest(log, "asan", SANITIZED_LABELS),
+        "tsan": lambda log: run_ctest(log, "tsan", SANITIZED_LABELS),
+        **{name: pytest_kind(name) if has_pytests(name) else None for name in names},
+        "tidy": run_tidy,
+    }
+
+
+def run_kind(kind: str, run: Callable[[Log], Outcome]) -> Row:
+    print(f"== {kind}", end=" ", flush=True)
+    log = Log(LOGS / f"{kind}.log")
+    start = time.monotonic()
+    outcome = run(log)
+    seconds = time.monotonic() - start
+    print(f"{outcome.counts()}, {seconds:.0f} s", flush=True)
+    if outcome.failed:
+        lines = log.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        print(f"-- the end of {log.path.relative_to(ROOT)}:")
+        print("\n".join(lines[-SHOWN_LOG_LINES:]))
+        print("--", flush=True)
+    return Row(kind, outcome, seconds)
+
+
+def table(rows: Sequence[Row], absent: Sequence[str]) -> str:
+    lines = [f"{'kind':<10} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>7}"]
+    for row in rows:
+        outcome = row.outcome
+        note = "; ".join(outcome.notes)
+        lines.append(
+            f"{row.kind:<10} {outcome.passed:>6} {outcome.failed:>6} {outcome.skipped:>7} "
+            f"{row.seconds:>7.0f}  {note}".rstrip()
+        )
+    lines += [
+        f"{kind:<10} {'-':>6} {'-':>6} {'-':>7} {'-':>7}  no test of this kind yet"
+        for kind in absent
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    kinds = all_kinds()
+    parser = argparse.ArgumentParser(prog="./dev test", description="Runs the tests by kind.")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="only these kinds")
+    parser.add_argument("--list", action="store_true", help="print the kinds and end")
+    options = parser.parse_args(argv)
+    if options.list:
+        print(*kinds, sep="\n")
+        return 0
+    unknown = [name for name in options.kinds if name not in kinds]
+    if unknown:
+        parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(kinds)}")
+    chosen = [name for name in kinds if not options.kinds or name in options.kinds]
+    rows = [run_kind(name, run) for name in chosen if (run := kinds[name]) is not None]
+    print()
+    print(table(rows, [name for name in chosen if kinds[name] is None]))
+    total = sum((row.outcome for row in rows), Outcome())
+    print(total.counts())
+    return 1 if total.failed or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The arrows between the layers, and the sizes at which a file must split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+PYTHON_HEADER = re.compile(r"Python\.h|pybind11/.*")
+XEUS_HEADER = re.compile(r"(xeus|xeus-zmq)/.*")
+MAGICS_MAY = re.compile(r"magics/.*|runtime/(result|rank_set)\.h|[a-z_]+")  # [a-z_]+: standard
+HARD_LIMITS = {".h": 200, ".cpp": 500}
+
+
+def files(layer: str) -> Iterator[Path]:
+    found = [path for path in sorted((ROOT / layer).rglob("*")) if path.suffix in HARD_LIMITS]
+    assert found, f"no source in {layer}/"
+    yield from found
+
+
+def includes(path: Path) -> list[str]:
+    return INCLUDE.findall(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("layer", ["runtime", "magics"])
+def test_only_kernel_includes_xeus_or_kernel(layer: str) -> None:
+    for path in files(layer):
+        wrong = [name for name in includes(path) if XEUS_HEADER.match(name) or "kernel/" in name]
+        assert not wrong, f"{path.relative_to(ROOT)} includes {wrong}"
+
+
+def test_runtime_knows_neither_magics_nor_jupyter() -> None:
+    for path in files("runtime"):
+        wrong = [name for name in includes(path) if re.match("magics/|.*jupyter", name)]
+        assert not wrong or path.name.startswith("bindings"), f"{path} includes {wrong}"
+
+
+def test_only_the_bindings_include_python() -> None:
+    for path in [*files("runtime"), *files("magics")]:
+        wrong = [name for name in includes(path) if PYTHON_HEADER.fullmatch(name)]
+        assert not wrong or path.name.startswith("bindings"), f"{path} includes {wrong}"
+
+
+def test_magics_stands_on_the_standard_library() -> None:
+    for path in files("magics"):
+        wrong = [name for name in includes(path) if not MAGICS_MAY.fullmatch(name)]
+        assert not wrong, f"{path.relative_to(ROOT)} includes {wrong}"
+
+
+@pytest.mark.parametrize("layer", ["runtime", "magics", "kernel"])
+def test_no_file_is_longer_than_the_limit(layer: str) -> None:
+    for path in files(layer):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= HARD_LIMITS[path.suffix], f"{path.relative_to(ROOT)}: {lines} lines"
