@@ -1,0 +1,108 @@
+// output_mux.h: what many ranks write, as one text: equal lines once, under the ranks that wrote
+// them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/rank_set.h"
+
+namespace sgpu {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+enum class Stream : std::uint8_t { out, err };
+
+// Text ready to show, whole lines with their prefix unless it ends in a partial line.
+struct Chunk {
+    Stream stream = Stream::out;
+    std::string text;
+    friend bool operator==(const Chunk&, const Chunk&) = default;
+};
+
+// A progress line (one written with carriage returns) as it stands now; no prefix, no line end.
+struct LiveLine {
+    RankSet ranks;
+    std::string text;
+    friend bool operator==(const LiveLine&, const LiveLine&) = default;
+};
+
+// Merges the output of the ranks of one call.
+//
+// The lines of one rank keep their order, stdout against stderr too. A line goes out at once when
+// every rank has come to it or when no rank can join it any more, else when it has waited
+// `window`. A world of one rank has no prefixes.
+// A partial line (no line end yet) is shown when it has waited `partial_wait`; it is completed in
+// place if nothing was shown since, else it is ended and its rest becomes a line of its own.
+// Progress lines are kept out of the text: live() has their state, and only the last one is shown.
+// Bytes may be cut anywhere; what is no UTF-8 becomes U+FFFD, control characters become visible,
+// terminal sequences other than colours are dropped.
+//
+// Threads: one thread at a time. Pure: no clock, no I/O; `now` must not go back.
+// Memory: bounded by about kMaxQueuedBytes, Options::max_bytes not yet taken, and per rank a line.
+class OutputMux {
+public:
+    enum class Mode {
+        merged,  // equal lines of several ranks are one line
+        all,     // every line is shown with its one rank, in the order of arrival
+    };
+
+    struct Options {
+        int world = 1;
+        Mode mode = Mode::merged;
+        std::optional<RankSet> show = {};  // lines of other ranks are only counted; absent: all
+        std::chrono::milliseconds window{50};
+        std::chrono::milliseconds partial_wait{200};
+        bool colour = false;                 // dim prefixes
+        std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail
+        std::size_t tail_lines = 200;        // of what was not shown, shown by flush()
+    };
+
+    // REQUIRES: 1 <= world <= kMaxRanks.
+    explicit OutputMux(Options options);
+    ~OutputMux();
+    OutputMux(OutputMux&&) noexcept;
+    OutputMux& operator=(OutputMux&&) noexcept;
+    OutputMux(const OutputMux&) = delete;
+    OutputMux& operator=(const OutputMux&) = delete;
+
+    // Takes what `rank` wrote. REQUIRES: 0 <= rank < world.
+    void add(Rank rank, Stream stream, std::string_view bytes, TimePoint now);
+
+    // The rank writes nothing more: its last line is whole as it is, its progress is final, and
+    // no line waits for it. To be called when its pipes are drained.
+    void rank_ended(Rank rank);
+
+    // What is due now; adjacent lines of a stream are one Chunk.
+    std::vector<Chunk> take(TimePoint now);
+
+    // All lines this rank wrote so far, with whoever can merge, and its partial lines, ended: to
+    // be called before a rich display of that rank. Its progress lines go on unless it has ended.
+    std::vector<Chunk> flush_rank(Rank rank);
+
+    // Everything: partial lines, the last state of progress lines, and after a flood its tail.
+    // Lines that come later are taken as before.
+    std::vector<Chunk> flush();
+
+    // When take() will have something without new input; absent if it never will. May be in the
+    // past, and may be early by one take() that gives nothing.
+    std::optional<TimePoint> next_due() const;
+
+    // Progress lines in the order of their first rank, equal ones under one set.
+    std::vector<LiveLine> live() const;
+
+    // Lines that were not shown: those of ranks outside `show`, and those of a flood.
+    std::uint64_t hidden_lines() const;
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sgpu
