@@ -27,19 +27,7 @@ KIND_TIMEOUT_S = 1200.0  # a kind that takes longer hangs; the slowest takes a q
 CMAKE = os.environ.get("CMAKE", "cmake")
 CTEST = str(Path(CMAKE).with_name("ctest")) if "/" in CMAKE else "ctest"
 SANITIZED_LABELS = "^(unit|wire|fault)$"
-PYTEST_KINDS = (
-    "unit",
-    "wire",
-    "kernel",
-    "api",
-    "tracking",
-    "cases",
-    "fault",
-    "packaging",
-    "browser",
-    "examples",
-    "gpu",
-)
+PYTEST_KINDS = ("unit", "kernel", "api", "cases", "packaging", "browser", "examples", "gpu")
 
 
 @dataclass(frozen=True)

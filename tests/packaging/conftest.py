@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,9 +83,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """An environment with the wheel installed."""
-    environment = Environment.create(tmp_path_factory.mktemp("environment") / "venv")
+def environment_with(wheel: Path, folder: Path) -> Environment:
+    environment = Environment.create(folder / "venv")
     environment.pip("install", "--no-deps", "--no-index", wheel)
-    yield environment
+    return environment
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel installed."""
+    return environment_with(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="session")
+def portable(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel that `./dev wheel` makes of it."""
+    folder = tmp_path_factory.mktemp("portable")
+    run(Path(sys.executable).with_name("auditwheel"), "repair", "--wheel-dir", folder, wheel)
+    (repaired,) = folder.glob("*.whl")
+    return environment_with(repaired, folder)

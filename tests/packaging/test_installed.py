@@ -28,16 +28,38 @@ finally:
 """
 
 
+def libraries(binary: Path) -> dict[str, str]:
+    """The libraries that the loader takes for a binary, by name, but for those of every system."""
+    lines = [line.split() for line in run("ldd", binary).splitlines()]
+    found = {words[0]: words[2] for words in lines if "=>" in words}
+    return {name: path for name, path in found.items() if not name.startswith(SYSTEM_LIBRARIES)}
+
+
 def binaries(environment: Environment) -> list[Path]:
     return [*environment.package.rglob("*.so"), environment.package / "serverless-gpu-guard"]
 
 
-def test_the_binaries_need_only_libraries_that_every_system_has(installed: Environment) -> None:
+def test_only_the_kernel_module_needs_a_library_that_not_every_system_has(
+    installed: Environment,
+) -> None:
     for binary in binaries(installed):
-        needed = [line.split()[0] for line in run("ldd", binary).splitlines()]
-        names = [Path(name).name for name in needed]
-        others = [name for name in names if not name.startswith(SYSTEM_LIBRARIES)]
-        assert others == [], f"{binary.name} needs {others}"
+        if not binary.name.startswith("_kernel"):
+            assert libraries(binary) == {}, binary.name
+
+
+def test_the_portable_wheel_brings_its_libraries(portable: Environment) -> None:
+    for binary in binaries(portable):
+        folders = {Path(path).resolve().parent for path in libraries(binary).values()}
+        assert folders <= {portable.site_packages / "serverless_gpu_kernel.libs"}, binary.name
+
+
+@pytest.mark.parametrize("which", ["installed", "portable"])
+def test_a_kernel_of_the_wheel_runs_in_the_python_of_its_environment(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    environment: Environment = request.getfixturevalue(which)
+    output = run(environment.python, "-c", RUN_A_CELL, cwd=environment.prefix)
+    assert output.splitlines()[-1] == str(environment.python)
 
 
 def test_the_binaries_name_no_folder_to_search_for_libraries(installed: Environment) -> None:
@@ -59,13 +81,6 @@ def test_an_extension_module_is_imported_from_the_wheel(
     script = f"from serverless_gpu import {module}; print({module}.__file__)"
     where = run(installed.python, "-c", script, cwd=installed.prefix).splitlines()[-1]
     assert Path(where).parent == installed.package
-
-
-def test_the_kernelspec_of_the_wheel_starts_the_python_of_its_environment(
-    installed: Environment,
-) -> None:
-    output = run(installed.python, "-c", RUN_A_CELL, cwd=installed.prefix)
-    assert output.splitlines()[-1] == str(installed.python)
 
 
 def test_the_command_writes_a_kernelspec_with_an_absolute_interpreter(

@@ -24,7 +24,7 @@ NEEDED = (
     r".*\.dist-info/licenses/LICENSE",
 )
 ALLOWED = re.compile(
-    r"serverless_gpu/(.*\.py|.*\.so|py\.typed|serverless-gpu-guard)"
+    r"serverless_gpu/(.*\.pyi?|.*\.so|py\.typed|serverless-gpu-guard)"
     r"|[^/]*\.data/data/share/jupyter/kernels/serverless-gpu/[^/]*"
     r"|[^/]*\.dist-info/.*"
 )
