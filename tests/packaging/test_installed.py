@@ -12,10 +12,10 @@ import pytest
 from .conftest import DISTRIBUTION, Environment, run
 
 # What every Linux has that can run a Python with compiled modules.
-SYSTEM_LIBRARIES = (
-    "ld-linux", "libc.so", "libdl.so", "libgcc_s.so", "libm.so", "libpthread.so", "librt.so",
-    "libstdc++.so", "linux-vdso.so",
-)  # fmt: skip
+SYSTEM_LIBRARIES = tuple(
+    "ld-linux libc.so libdl.so libgcc_s.so libm.so libpthread.so libresolv.so librt.so libstdc++.so "
+    "linux-vdso.so".split()
+)
 RUN_A_CELL = """
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel(kernel_name="serverless-gpu", startup_timeout=60)
