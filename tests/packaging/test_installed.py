@@ -12,9 +12,17 @@ import pytest
 from .conftest import DISTRIBUTION, Environment, run
 
 # What every Linux has that can run a Python with compiled modules.
-SYSTEM_LIBRARIES = tuple(
-    "ld-linux libc.so libdl.so libgcc_s.so libm.so libpthread.so libresolv.so librt.so libstdc++.so "
-    "linux-vdso.so".split()
+SYSTEM_LIBRARIES = (
+    "ld-linux",
+    "libc.so",
+    "libdl.so",
+    "libgcc_s.so",
+    "libm.so",
+    "libpthread.so",
+    "libresolv.so",
+    "librt.so",
+    "libstdc++.so",
+    "linux-vdso.so",
 )
 RUN_A_CELL = """
 from jupyter_client.manager import start_new_kernel
