@@ -113,10 +113,9 @@ def count(cases: Sequence[ElementTree.Element]) -> Outcome:
     """Counts the cases of a JUnit report; the notes are why some were skipped."""
     failed = sum(any(case.find(tag) is not None for tag in ("failure", "error")) for case in cases)
     skips = [skip for case in cases if (skip := case.find("skipped")) is not None]
-    reasons = sorted({" ".join((skip.get("message") or "").split()) for skip in skips})
-    return Outcome(
-        len(cases) - failed - len(skips), failed, len(skips), tuple(filter(None, reasons))
-    )
+    # GoogleTest puts file and line before the reason, in a line of their own.
+    reasons = sorted({line for skip in skips for line in skip.get("message", "").splitlines()[-1:]})
+    return Outcome(len(cases) - failed - len(skips), failed, len(skips), tuple(reasons))
 
 
 def read_cases(report: Path) -> list[ElementTree.Element]:
