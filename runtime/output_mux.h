@@ -12,12 +12,9 @@
 #include <vector>
 
 #include "runtime/rank_set.h"
+#include "runtime/stream.h"
 
 namespace sgpu {
-
-using TimePoint = std::chrono::steady_clock::time_point;
-
-enum class Stream : std::uint8_t { out, err };
 
 // Text ready to show, whole lines with their prefix unless it ends in a partial line.
 struct Chunk {

@@ -1,0 +1,193 @@
+// bindings_pool.cpp: what Python sees of rank_pool.h.
+#include <pybind11/stl.h>
+
+#include "runtime/bindings.h"
+#include "runtime/rank_pool.h"
+#include "runtime/signal_wait.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace sgpu {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+std::optional<Milliseconds> to_ms(std::optional<double> seconds) {
+    if (!seconds) return std::nullopt;
+    return Milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+}
+
+py::list bytes_list(const std::vector<std::string>& frames) {
+    py::list list;
+    for (const auto& f : frames) list.append(py::bytes(f));
+    return list;
+}
+
+const char* name_of(RankState state) {
+    constexpr const char* kNames[] = {"running", "returned", "raised", "died"};
+    return kNames[static_cast<std::size_t>(state)];
+}
+
+const char* name_of(EndCause cause) {
+    constexpr const char* kNames[] = {"none", "failure", "stop", "deadline"};
+    return kNames[static_cast<std::size_t>(cause)];
+}
+
+const char* name_of(Pressure pressure) {
+    constexpr const char* kNames[] = {"none",   "asked",  "cut_if_stuck",
+                                      "cut",    "killed", "given_up"};
+    return kNames[static_cast<std::size_t>(pressure)];
+}
+
+OutputMux::Options output_options(int world, const std::string& mode, const std::string& ranks,
+                                  bool colour) {
+    OutputMux::Options options{.world = world, .colour = colour};
+    if (mode == "all") options.mode = OutputMux::Mode::all;
+    if (mode == "none") options.show = RankSet{};
+    if (mode == "ranks") {
+        const auto shown = RankSet::parse(ranks);
+        if (!shown) throw py::value_error(shown.error().message);
+        options.show = shown.value();
+    }
+    return options;
+}
+
+std::unique_ptr<RankPool> start_pool(std::string guard, std::vector<std::string> fork_server) {
+    auto pool = [&] {
+        const py::gil_scoped_release release;
+        return RankPool::start({std::move(guard), std::move(fork_server)});
+    }();
+    if (!pool) throw_os_error(pool.error().os_errno, pool.error().message.c_str());
+    return std::move(pool.value());
+}
+
+std::shared_ptr<CallTicket> begin_call(RankPool& pool,
+                                       const std::vector<std::pair<int, ChildId>>& members,
+                                       int world, const std::string& mode,
+                                       const std::vector<py::bytes>& frames, int buffer,
+                                       std::optional<double> timeout, double grace,
+                                       const std::string& output, const std::string& output_ranks,
+                                       bool colour) {
+    CallRequest request;
+    for (const auto& [rank, child] : members) request.members.push_back({rank, child});
+    request.world = world;
+    request.mode = mode;
+    request.frames.assign(frames.begin(), frames.end());
+    request.limits.timeout = to_ms(timeout);
+    request.limits.failure_grace = request.limits.stop_grace = to_ms(grace).value();
+    request.output = output_options(world, output, output_ranks, colour);
+    request.buffer.reset(buffer);
+    const py::gil_scoped_release release;
+    return pool.begin_call(std::move(request));
+}
+
+py::list outcomes(CallTicket& ticket) {
+    py::list list;
+    for (RankOutcome& o : ticket.take_outcomes()) {
+        py::dict d("rank"_a = o.rank, "child"_a = o.child, "pid"_a = o.pid,
+                   "state"_a = name_of(o.state), "consequence"_a = o.consequence,
+                   "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
+                   "raised_ns"_a = o.raised_ns, "frames"_a = bytes_list(o.frames),
+                   "fd"_a = o.buffer.release());
+        list.append(std::move(d));
+    }
+    return list;
+}
+
+py::dict view(const CallTicket& ticket) {
+    const CallView v = ticket.view();
+    py::list states;
+    for (const RankState s : v.states) states.append(name_of(s));
+    py::list live;
+    for (const LiveLine& line : v.live) live.append(py::make_tuple(line.ranks.to_string(), line.text));
+    return py::dict("states"_a = states, "live"_a = live, "cause"_a = name_of(v.cause),
+                    "pressure"_a = name_of(v.pressure), "stacks"_a = v.stacks);
+}
+
+py::list take_output(RankPool& pool) {
+    auto events = [&] {
+        const py::gil_scoped_release release;
+        return pool.take_output();
+    }();
+    py::list list;
+    for (OutputEvent& e : events)
+        list.append(py::make_tuple(e.call, e.rank, e.type, py::bytes(e.content), e.buffer.release()));
+    return list;
+}
+
+void bind_tickets(py::module_& m) {
+    py::class_<CallTicket, std::shared_ptr<CallTicket>>(m, "CallTicket")
+        .def_property_readonly("id", &CallTicket::id)
+        .def_property_readonly("done", &CallTicket::done)
+        .def("wait",
+             [](const CallTicket& t, std::optional<double> seconds) {
+                 return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+             },
+             "seconds"_a = py::none(),
+             "True once all ranks have ended, False after `seconds`. KeyboardInterrupt leaves the "
+             "call running.")
+        .def("outcomes", &outcomes, "Per rank how it ended, once; descriptors are the caller's.")
+        .def("view", &view, "The call as it stands: states, progress lines, pressure, stacks.");
+    py::class_<QueryTicket, std::shared_ptr<QueryTicket>>(m, "QueryTicket")
+        .def("wait",
+             [](const QueryTicket& t, std::optional<double> seconds) {
+                 return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+             },
+             "seconds"_a = py::none())
+        .def("answers", &QueryTicket::answers, "Child to its answer; None if it ended before.");
+}
+
+}  // namespace
+
+void bind_pool(py::module_& m) {
+    bind_tickets(m);
+    const auto unlocked = py::call_guard<py::gil_scoped_release>();
+    // Destroying a pool waits for its guard, so it must not hold the GIL.
+    struct Unlocked {
+        void operator()(RankPool* pool) const {
+            const py::gil_scoped_release release;
+            delete pool;
+        }
+    };
+    py::class_<RankPool, std::unique_ptr<RankPool, Unlocked>>(m, "RankPool")
+        .def(py::init([](std::string guard, std::vector<std::string> fork_server) {
+                 return std::unique_ptr<RankPool, Unlocked>(
+                     start_pool(std::move(guard), std::move(fork_server)).release());
+             }),
+             "guard"_a, "fork_server"_a)
+        .def("set_spares", &RankPool::set_spares, unlocked)
+        .def("take", &RankPool::take, unlocked)
+        .def("retire", &RankPool::retire, unlocked)
+        .def("kill", &RankPool::kill, unlocked)
+        .def("begin_call", &begin_call, "members"_a, "world"_a, "mode"_a, "frames"_a, "fd"_a,
+             "timeout"_a, "grace"_a, "output"_a, "output_ranks"_a, "colour"_a,
+             "Starts a call; takes `fd` over. `timeout` and `grace` in seconds.")
+        .def("stop", &RankPool::stop, unlocked)
+        .def("start_service",
+             [](RankPool& p, const std::string& entry, const std::string& config, double linger) {
+                 return p.start_service(entry, config, to_ms(linger).value());
+             },
+             unlocked)
+        .def("stacks", &RankPool::stacks, unlocked)
+        .def("fork_server_ready", &RankPool::fork_server_ready, unlocked)
+        .def("wait_output",
+             [](const RankPool& p, double seconds) {
+                 return wait_readable_or_signal(p.output_fd(), to_ms(seconds));
+             })
+        .def("take_output", &take_output,
+             "Output since the last time: (call, rank, type, content, fd), fd -1 or the caller's.")
+        .def("pids",
+             [](const RankPool& p) {
+                 const auto pids = p.pids();
+                 return py::dict("guard"_a = pids.guard, "fork_server"_a = pids.fork_server,
+                                 "children"_a = pids.children);
+             })
+        .def("dead_children", &RankPool::dead_children)
+        .def("log_path", &RankPool::log_path)
+        .def_property_readonly("folder", &RankPool::folder)
+        .def_property_readonly("trouble", &RankPool::trouble)
+        .def_property_readonly("broken", &RankPool::broken);
+}
+
+}  // namespace sgpu

@@ -1,0 +1,96 @@
+#include "runtime/call.h"
+
+#include <algorithm>
+
+namespace sgpu {
+
+Call::Call(std::size_t ranks, CallLimits limits, Clock::time_point now)
+    : limits_(limits), started_(now), ranks_(ranks) {}
+
+bool Call::finished() const {
+    return std::none_of(ranks_.begin(), ranks_.end(),
+                        [](const Rank& r) { return r.state == RankState::running; });
+}
+
+void Call::ended(std::size_t index, RankState how, Clock::time_point now) {
+    Rank& rank = ranks_.at(index);
+    if (rank.state != RankState::running || how == RankState::running) return;
+    rank.state = how;
+    rank.at = now;
+    rank.consequence = pressure_ != Pressure::none && how != RankState::returned;
+    if (how != RankState::returned && cause_ == EndCause::none)
+        begin_end(EndCause::failure, Pressure::cut, now + limits_.failure_grace);
+}
+
+void Call::stop(Clock::time_point now) {
+    if (finished()) return;
+    // A Stop while others only have their grace after a failure ends that grace.
+    if (pressure_ == Pressure::none && cause_ != EndCause::none) {
+        begin_end(cause_, Pressure::asked, now);
+        return;
+    }
+    begin_end(EndCause::stop, pressure_ == Pressure::none ? Pressure::asked : next_, now);
+}
+
+void Call::begin_end(EndCause cause, Pressure first, Clock::time_point at) {
+    if (cause_ == EndCause::none) cause_ = cause;
+    next_ = first;
+    step_at_ = at;
+}
+
+std::vector<Order> Call::advance(Clock::time_point now) {
+    std::vector<Order> orders;
+    if (limits_.timeout && !deadline_passed_ && now >= started_ + *limits_.timeout && !finished()) {
+        deadline_passed_ = true;
+        if (cause_ == EndCause::none) {
+            order_all(Order::Kind::dump, orders);
+            begin_end(EndCause::deadline, Pressure::asked, now);
+        }
+    }
+    while (step_at_ && now >= *step_at_ && !finished()) take_step(now, orders);
+    return orders;
+}
+
+void Call::take_step(Clock::time_point now, std::vector<Order>& orders) {
+    pressure_ = next_;
+    switch (next_) {
+        case Pressure::asked:
+            order_all(Order::Kind::interrupt, orders);
+            begin_end(cause_, Pressure::cut_if_stuck, now + limits_.stuck);
+            return;
+        case Pressure::cut_if_stuck:
+            order_all(Order::Kind::cut_if_stuck, orders);
+            begin_end(cause_, Pressure::cut, now + limits_.stop_grace - limits_.stuck);
+            return;
+        case Pressure::cut:
+            order_all(Order::Kind::cut, orders);
+            begin_end(cause_, Pressure::killed, now + limits_.kill_grace);
+            return;
+        case Pressure::killed:
+            order_all(Order::Kind::kill, orders);
+            begin_end(cause_, Pressure::given_up, now + limits_.give_up);
+            return;
+        case Pressure::none:
+        case Pressure::given_up:
+            step_at_.reset();
+            for (std::size_t i = 0; i < ranks_.size(); ++i) ended(i, RankState::died, now);
+            return;
+    }
+}
+
+void Call::order_all(Order::Kind kind, std::vector<Order>& orders) const {
+    for (std::size_t i = 0; i < ranks_.size(); ++i)
+        if (ranks_[i].state == RankState::running) orders.push_back({kind, i});
+}
+
+std::optional<Clock::time_point> Call::next_due() const {
+    if (finished()) return std::nullopt;
+    auto due = step_at_;
+    if (limits_.timeout && !deadline_passed_) {
+        const auto deadline = started_ + *limits_.timeout;
+        due = due ? std::min(*due, deadline) : deadline;
+    }
+    return due;
+}
+
+}  // namespace sgpu

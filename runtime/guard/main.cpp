@@ -1,0 +1,235 @@
+// serverless-gpu-guard: ends every process of a pool when the notebook is gone, however it went.
+//
+//   serverless-gpu-guard LINK_FD FOLDER NOTEBOOK_PID  ARGV-OF-FORK-SERVER…
+//
+// Two processes of the same program: the keeper is the parent of the fork server and, as child
+// subreaper, of every rank and every orphan; the warden is the keeper's parent and a subreaper too.
+// Whichever of the two is killed, the other one kills what is left.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "runtime/guard_link.h"
+#include "runtime/packet_socket.h"
+#include "runtime/process_tree.h"
+#include "runtime/unique_fd.h"
+
+namespace sgpu {
+namespace {
+
+constexpr int kControlFd = 4;        // where the fork server finds its control socket
+constexpr int kWardenGraceMs = 250;  // what the keeper may take before the warden does its work
+constexpr int kLingerPollMs = 5;
+constexpr int kLingerLimitMs = 4000;  // no process may linger for longer
+
+using Clock = std::chrono::steady_clock;
+
+struct Setup {
+    int link = -1;
+    std::string folder;
+    pid_t notebook = 0;
+    UniqueFd notebook_alive;  // pidfd; -1 if the notebook was already gone
+    UniqueFd children;        // signalfd for SIGCHLD
+    char** fork_server = nullptr;
+    std::map<pid_t, std::chrono::milliseconds> lingering;  // what they may take at the end
+};
+
+UniqueFd pidfd_of(pid_t pid) {
+    return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+void tell_pool(int link, GuardPacket packet) {
+    // A pool that is gone or stopped must not stop the guard.
+    (void)::send(link, &packet, sizeof packet, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Kills all but those that may linger, removes the folder, and gives the lingering their time.
+void end_everything(const Setup& setup) {
+    std::set<pid_t> spared;
+    std::chrono::milliseconds longest{0};
+    for (const auto& [pid, time] : setup.lingering) {
+        spared.insert(pid);
+        longest = std::max(longest, time);
+    }
+    const auto limit = Clock::now() + longest;
+    kill_all_descendants(spared);
+    std::error_code ignored;
+    std::filesystem::remove_all(setup.folder, ignored);
+    while (!spared.empty() && Clock::now() < limit) {
+        for (auto it = spared.begin(); it != spared.end();)
+            it = ::waitpid(*it, nullptr, WNOHANG) == 0 ? std::next(it) : spared.erase(it);
+        if (!spared.empty()) ::poll(nullptr, 0, kLingerPollMs);
+    }
+    kill_all_descendants({});
+}
+
+UniqueFd block_and_watch_children() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    return UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+void drop_signals(int signal_fd) {
+    signalfd_siginfo info;
+    while (::read(signal_fd, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    }
+}
+
+// Becomes the fork server: its own log for what it prints, `control` as descriptor 4.
+[[noreturn]] void exec_fork_server(const Setup& setup, int control) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() == 1) ::_exit(1);
+    ::dup2(control, kControlFd);  // without close-on-exec
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(s, SIG_DFL);
+    const std::string log = setup.folder + "/fork_server.log";
+    const int log_fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    ::dup2(log_fd, 1);
+    ::dup2(log_fd, 2);
+    ::execvp(setup.fork_server[0], setup.fork_server);
+    std::perror("exec of the fork server");
+    ::_exit(127);
+}
+
+void start_fork_server(const Setup& setup, const UniqueFd& control) {
+    const pid_t pid = ::fork();
+    if (pid == 0) exec_fork_server(setup, control.get());
+    tell_pool(setup.link, {GuardPacket::Kind::started, pid, 0});
+}
+
+// Reaps every child that ended and tells the pool. A child that led a group in our own session is a
+// rank: its group goes first, while the zombie still keeps the group's number from being reused.
+void reap_children(Setup& setup) {
+    for (;;) {
+        siginfo_t info{};
+        if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+        const pid_t pid = info.si_pid;
+        if (::getpgid(pid) == pid && ::getsid(pid) == ::getsid(0)) ::kill(-pid, SIGKILL);
+        int status = 0;
+        if (::waitpid(pid, &status, 0) != pid) continue;
+        setup.lingering.erase(pid);
+        tell_pool(setup.link, {GuardPacket::Kind::exited, pid, status});
+    }
+}
+
+// Returns false when the pool wants the end or is gone.
+bool serve_link(Setup& setup) {
+    auto received = recv_packet(setup.link);
+    if (!received) return true;
+    GuardPacket packet;
+    if (received->bytes.size() != sizeof packet) return false;
+    std::memcpy(&packet, received->bytes.data(), sizeof packet);
+    switch (packet.kind) {
+        case GuardPacket::Kind::kill_tree:
+            kill_tree(packet.pid);
+            return true;
+        case GuardPacket::Kind::let_linger:
+            setup.lingering[packet.pid] = std::chrono::milliseconds(packet.number);
+            return true;
+        case GuardPacket::Kind::start_fork_server:
+            if (!received->fds.empty()) start_fork_server(setup, received->fds[0]);
+            return true;
+        default:
+            return false;
+    }
+}
+
+int keep(Setup setup, UniqueFd warden_alive) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::prctl(PR_SET_NAME, "sgpu-keeper");
+    for (bool go_on = static_cast<bool>(setup.notebook_alive); go_on;) {
+        pollfd watched[] = {{setup.link, POLLIN, 0},
+                            {setup.notebook_alive.get(), POLLIN, 0},
+                            {setup.children.get(), POLLIN, 0},
+                            {warden_alive.get(), POLLIN, 0}};
+        ::poll(watched, 4, -1);
+        if (watched[2].revents) {
+            drop_signals(setup.children.get());
+            reap_children(setup);
+        }
+        if (watched[0].revents) go_on = serve_link(setup);
+        if (watched[1].revents || watched[3].revents) go_on = false;
+    }
+    end_everything(setup);
+    return 0;
+}
+
+int ward(const Setup& setup, pid_t keeper) {
+    ::prctl(PR_SET_NAME, "sgpu-warden");
+    ::close(setup.link);  // else the pool would not see the keeper's end
+    int timeout = -1;
+    for (;;) {
+        pollfd watched[] = {{setup.children.get(), POLLIN, 0},
+                            {setup.notebook_alive.get(), POLLIN, 0}};
+        const int ready = ::poll(watched, timeout < 0 ? 2 : 1, timeout);
+        int status = 0;
+        if (::waitpid(keeper, &status, WNOHANG) == keeper) {
+            if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+            break;
+        }
+        if (ready == 0) {
+            // The keeper is done but for what may linger, or it hangs: what lingers is bounded there.
+            std::error_code ignored;
+            if (!std::filesystem::exists(setup.folder, ignored) && timeout == kWardenGraceMs) {
+                timeout = kLingerLimitMs;
+                continue;
+            }
+            break;
+        }
+        drop_signals(setup.children.get());
+        if (watched[1].revents && timeout < 0) timeout = kWardenGraceMs;
+    }
+    end_everything(setup);
+    return 0;
+}
+
+int run(int argc, char** argv) {
+    if (argc < 5) {
+        std::fputs("usage: serverless-gpu-guard LINK_FD FOLDER NOTEBOOK_PID FORK_SERVER_ARGV...\n"
+                   "Started by the pool of a notebook; of no use by itself.\n",
+                   stderr);
+        return 2;
+    }
+    Setup setup;
+    setup.link = static_cast<int>(std::strtol(argv[1], nullptr, 10));
+    setup.folder = argv[2];
+    setup.notebook = static_cast<pid_t>(std::strtol(argv[3], nullptr, 10));
+    setup.fork_server = argv + 4;
+
+    ::setsid();
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(s, SIG_IGN);
+    ::fcntl(setup.link, F_SETFD, FD_CLOEXEC);
+    setup.children = block_and_watch_children();
+    // The pid cannot be another's: if we are still its child, it was alive after the pidfd was made.
+    setup.notebook_alive = pidfd_of(setup.notebook);
+    if (::getppid() != setup.notebook) setup.notebook_alive.reset();
+
+    UniqueFd warden = pidfd_of(::getpid());
+    const pid_t keeper = ::fork();
+    if (keeper < 0) return 1;
+    if (keeper == 0) return keep(std::move(setup), std::move(warden));
+    return ward(setup, keeper);
+}
+
+}  // namespace
+}  // namespace sgpu
+
+int main(int argc, char** argv) { return sgpu::run(argc, argv); }

@@ -1,0 +1,143 @@
+// pool_thread.cpp: the loop of the pool's thread: one wait over everything, and what it finds.
+#include "runtime/pool_thread.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+namespace sgpu {
+namespace {
+
+// A wait on a pipe makes each write() of a rank wake this thread. Resting between two looks lets a
+// flood run at the speed of memory; a message with a mark has its pipes read at once anyway.
+constexpr std::chrono::milliseconds kPipeRest{2};
+
+}  // namespace
+
+struct PoolThread::Watched {
+    std::vector<pollfd> items;
+    std::vector<ChildId> order;  // three items each: socket, stdout, stderr
+    std::size_t first_child = 0;
+};
+
+PoolThread::PoolThread(RankPool& pool, UniqueFd link, UniqueFd guard_alive, PoolOptions options)
+    : pool_(pool),
+      options_(std::move(options)),
+      link_(std::move(link)),
+      guard_alive_(std::move(guard_alive)) {}
+
+void PoolThread::run() {
+    ::prctl(PR_SET_NAME, "sgpu-pool");
+    start_fork_server();
+    while (!quit_) turn();
+}
+
+void PoolThread::quit() {
+    tell_guard({GuardPacket::Kind::quit, 0, 0});
+    quit_ = true;
+}
+
+void PoolThread::collect(Watched& watched) const {
+    watched.items = {{pool_.posted_ready_.fd(), POLLIN, 0},
+                     {link_.get(), POLLIN, 0},
+                     {control_.get(), POLLIN, 0}};
+    watched.first_child = watched.items.size();
+    const bool rest = Clock::now() < pipes_rest_until_;
+    for (const auto& [id, child] : children_) {
+        watched.order.push_back(id);
+        const short io = child.unsent.empty() ? POLLIN : POLLIN | POLLOUT;
+        const bool alive = child.state == Child::State::alive;
+        watched.items.push_back({alive ? child.socket.get() : -1, io, 0});
+        for (const OutputPipe& pipe : child.pipes) {
+            // A pipe that has come to a mark waits there for the other pipe and the message.
+            const bool look = alive && !rest && pipe.pieces.empty();
+            watched.items.push_back({look ? pipe.fd() : -1, POLLIN, 0});
+        }
+    }
+}
+
+int PoolThread::wait_ms(Clock::time_point now) const {
+    std::optional<Clock::time_point> due;
+    const auto sooner = [&due](std::optional<Clock::time_point> other) {
+        if (other && (!due || *other < *due)) due = other;
+    };
+    if (now < pipes_rest_until_) sooner(pipes_rest_until_);
+    for (const auto& [id, call] : calls_) {
+        sooner(call.state.next_due());
+        sooner(call.mux.next_due());
+        sooner(call.view_due);
+    }
+    for (const auto& [id, child] : children_) sooner(child.retire_by);
+    if (!due) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - now).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+void PoolThread::turn() {
+    Watched watched;
+    collect(watched);
+    ::poll(watched.items.data(), watched.items.size(), wait_ms(Clock::now()));
+
+    if (watched.items[0].revents) run_posted();
+    bool wrote = false;
+    for (std::size_t i = 0; i < watched.order.size(); ++i) {
+        const auto found = children_.find(watched.order[i]);
+        if (found == children_.end()) continue;
+        const pollfd* item = &watched.items[watched.first_child + 3 * i];
+        if (item[1].revents || item[2].revents) {
+            read_pipes(found->first, found->second);
+            wrote = true;
+        }
+        if (item[0].revents & POLLOUT) send_unsent(found->second);
+        if (item[0].revents & ~POLLOUT) read_socket(found->first, found->second);
+    }
+    if (wrote) pipes_rest_until_ = Clock::now() + kPipeRest;
+    if (watched.items[2].revents && control_) read_control();
+    if (watched.items[1].revents && link_) read_guard();
+    act_on_time(Clock::now());
+}
+
+void PoolThread::run_posted() {
+    pool_.posted_ready_.take();
+    std::vector<std::function<void()>> work;
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        work.swap(pool_.posted_);
+    }
+    for (auto& w : work) w();
+}
+
+void PoolThread::act_on_time(Clock::time_point now) {
+    for (auto& [id, child] : children_) {
+        if (!child.retire_by || now < *child.retire_by) continue;
+        child.retire_by.reset();
+        if (child.pid) tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
+    }
+    for (auto& [id, call] : calls_) {
+        carry_out(call, call.state.advance(now));
+        show(id, call, call.mux.take(now));
+        if (call.view_due && now >= *call.view_due) update_view(call);
+        finish_if_over(id, call);
+    }
+    drop_old_calls();
+    refill();
+    fork_what_is_ordered();
+}
+
+void PoolThread::tell_guard(GuardPacket packet, int fd) {
+    if (!link_) return;
+    std::vector<int> fds;
+    if (fd >= 0) fds.push_back(fd);
+    const std::string_view bytes(reinterpret_cast<const char*>(&packet), sizeof packet);
+    (void)send_packet(link_.get(), bytes, fds, Wait::yes);
+}
+
+void PoolThread::trouble(const std::string& what, bool broken) {
+    const std::lock_guard lock(pool_.mutex_);
+    pool_.trouble_ = what;
+    pool_.broken_ = pool_.broken_ || broken;
+}
+
+}  // namespace sgpu

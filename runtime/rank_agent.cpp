@@ -1,0 +1,233 @@
+#include "runtime/rank_agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+
+#include "runtime/collective_sockets.h"
+#include "runtime/output_pipe.h"
+#include "runtime/packet_socket.h"
+
+namespace sgpu {
+namespace {
+
+constexpr std::chrono::milliseconds kDumpLimit{500};
+constexpr int kGuardCheckMs = 5;
+constexpr int kMarkLimitMs = 10'000;  // for the pool to make room in a pipe
+constexpr int kPrivateFds = 100;      // above what user code is likely to name
+
+int dump_done_fd = -1;  // written by a signal handler, hence a plain global
+
+void on_dump_signal(int) {
+    const int saved = errno;
+    const std::uint64_t one = 1;
+    (void)!::write(dump_done_fd, &one, sizeof one);
+    errno = saved;
+}
+
+const EventFd& dump_done() {
+    static const EventFd event;
+    return event;
+}
+
+std::string read_text(const std::string& path) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<char, 512> text{};
+    const ssize_t n = fd ? ::read(fd.get(), text.data(), text.size()) : 0;
+    return {text.data(), n > 0 ? static_cast<std::size_t>(n) : 0};
+}
+
+// The state letter and the wait channel of the main thread, for a rank that does not answer.
+std::string main_thread_state(pid_t pid) {
+    const std::string base = "/proc/self/task/" + std::to_string(pid) + "/";
+    const std::string stat = read_text(base + "stat");
+    const auto name_end = stat.rfind(')');
+    const std::string state = name_end == std::string::npos ? "?" : stat.substr(name_end + 2, 1);
+    return state + " " + read_text(base + "wchan");
+}
+
+const char* literal(const std::string& reason) {
+    if (reason == "peer") return "peer";
+    return reason == "deadline" ? "deadline" : "stop";
+}
+
+// All of it or nothing, even if user code has made the pipe non-blocking.
+bool write_mark(int fd, const std::string& bytes) {
+    for (;;) {
+        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+        if (n == static_cast<ssize_t>(bytes.size())) return true;
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return false;
+        pollfd item{fd, POLLOUT, 0};
+        if (errno == EAGAIN && ::poll(&item, 1, kMarkLimitMs) == 0) return false;
+    }
+}
+
+}  // namespace
+
+RankAgent::RankAgent(Options options) : options_(std::move(options)), pid_(::getpid()) {
+    for (int i = 0; i < 2; ++i) pipes_[i].reset(::fcntl(i + 1, F_DUPFD_CLOEXEC, kPrivateFds));
+    // C stdio is fully buffered on a pipe; by lines it is live.
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    dump_done_fd = dump_done().fd();
+
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    thread_ = std::thread([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+RankAgent::~RankAgent() {
+    if (::getpid() != pid_) {
+        thread_.detach();
+        return;
+    }
+    stop_ready_.notify();
+    thread_.join();
+}
+
+std::optional<Message> RankAgent::take() {
+    const std::lock_guard lock(mutex_);
+    requests_ready_.take();
+    if (requests_.empty()) return std::nullopt;
+    Message first = std::move(requests_.front());
+    requests_.pop_front();
+    if (!requests_.empty()) requests_ready_.notify();
+    return first;
+}
+
+bool RankAgent::send(const Body& body, const std::vector<std::string>& frames, int buffer) {
+    std::vector<int> fds;
+    if (buffer >= 0) fds.push_back(buffer);
+    return send_packet(options_.socket.get(), encode(body, frames), fds, Wait::yes) == Sent::yes;
+}
+
+void RankAgent::begin_work(CallId call, int world) {
+    const std::lock_guard lock(mutex_);
+    reason_ = nullptr;
+    seen_ = false;
+    cuts_ = 0;
+    world_ = world;
+    busy_ = call;
+}
+
+void RankAgent::end_work() {
+    const std::lock_guard lock(mutex_);
+    busy_ = 0;
+}
+
+const char* RankAgent::see_interrupt() {
+    // No lock: this runs in a signal handler of the main thread, which may hold it.
+    const char* reason = reason_;
+    if (busy_ == 0 || !reason) return "";
+    seen_ = true;
+    return reason;
+}
+
+std::uint32_t RankAgent::mark(MarkFor what) {
+    std::fflush(nullptr);
+    const std::uint32_t parity = what == MarkFor::message ? 0 : 1;
+    do {
+        ++marks_;
+    } while (marks_ % 2 != parity);
+    const std::string bytes = mark_bytes(options_.key, marks_);
+    for (const UniqueFd& pipe : pipes_)
+        if (!write_mark(pipe.get(), bytes)) return 0;
+    return marks_;
+}
+
+void RankAgent::serve() {
+    ::prctl(PR_SET_NAME, "sgpu-agent");
+    const auto service = nlohmann::json::parse(options_.service, nullptr, false);
+    send(Hello{options_.key, pid_, service.is_discarded() ? nullptr : service}, {}, -1);
+    while (!stop_) {
+        if (!guarded_) follow_guard();
+        pollfd items[] = {{options_.socket.get(), POLLIN, 0},
+                          {stop_ready_.fd(), POLLIN, 0},
+                          {dump_done().fd(), POLLIN, 0}};
+        ::poll(items, 3, !guarded_ || dump_deadline_ ? kGuardCheckMs : -1);
+        if (items[1].revents) return;
+        while (auto packet = recv_packet(options_.socket.get())) {
+            auto message = decode(packet->bytes);
+            if (!message) ::kill(pid_, SIGKILL);  // the pool is gone: nobody is left to work for
+            if (!packet->fds.empty()) message.value().buffer = std::move(packet->fds[0]);
+            handle(std::move(message.value()));
+        }
+        if (items[0].revents & POLLNVAL) ::kill(pid_, SIGKILL);
+        if (dump_deadline_ && dump_done().take()) end_dump("");
+        if (dump_deadline_ && Clock::now() > *dump_deadline_)
+            end_dump("no answer from the main thread\n");
+    }
+}
+
+void RankAgent::give_to_main(Message message) {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(message));
+    requests_ready_.notify();
+}
+
+void RankAgent::handle(Message message) {
+    if (const auto* ping = std::get_if<Ping>(&message.body)) {
+        send(Pong{ping->token, busy_, main_thread_state(pid_)}, {}, -1);
+    } else if (const auto* dump = std::get_if<Dump>(&message.body)) {
+        begin_dump(dump->token);
+    } else if (const auto* wanted = std::get_if<Interrupt>(&message.body)) {
+        interrupt(*wanted);
+    } else {
+        give_to_main(std::move(message));
+    }
+}
+
+void RankAgent::interrupt(const Interrupt& wanted) {
+    const std::lock_guard lock(mutex_);
+    if (busy_ == 0 || busy_ != wanted.call) return;
+    if (wanted.cut == "stuck" && seen_) return;
+    if (!reason_) reason_ = literal(wanted.reason);
+    // The signal first: what is cut returns to Python with an error, or as if it had succeeded, and
+    // the interrupt must be pending by then.
+    ::syscall(SYS_tgkill, pid_, pid_, SIGINT);
+    if (wanted.cut != "no") shut_collective_sockets(options_.net, cuts_++ > 0, world_);
+}
+
+void RankAgent::begin_dump(std::uint64_t token) {
+    dumps_.push_back(token);
+    if (dump_deadline_) return;
+    dump_done().take();
+    (void)!::ftruncate(options_.dump_fd, 0);
+    ::lseek(options_.dump_fd, 0, SEEK_SET);
+    dump_deadline_ = Clock::now() + kDumpLimit;
+    ::syscall(SYS_tgkill, pid_, pid_, options_.dump_signal);
+}
+
+void RankAgent::end_dump(const char* how) {
+    dump_deadline_.reset();
+    std::string text(64 * 1024, '\0');
+    const ssize_t n = ::pread(options_.dump_fd, text.data(), text.size(), 0);
+    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    for (const auto token : std::exchange(dumps_, {}))
+        send(Stack{token, how + text, main_thread_state(pid_)}, {}, -1);
+}
+
+// The parent is the fork server's helper first and the guard after it; the death signal belongs to
+// the parent of the moment, so it can only be asked for once the guard has taken over.
+void RankAgent::follow_guard() {
+    if (::getppid() != options_.guard) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != options_.guard) ::kill(pid_, SIGKILL);
+    guarded_ = true;
+}
+
+void install_dump_signal(int signum) {
+    struct sigaction action {};
+    action.sa_handler = on_dump_signal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signum, &action, nullptr);
+}
+
+}  // namespace sgpu

@@ -1,0 +1,96 @@
+// rank_agent.h: the thread inside a rank that talks to the pool while Python does what it likes.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "runtime/call.h"
+#include "runtime/event_fd.h"
+#include "runtime/wire.h"
+
+namespace sgpu {
+
+// Owns the channel to the pool and a thread without the GIL that serves it. Answers pings, hands
+// requests to the main thread, interrupts it by SIGINT, shuts its collectives' sockets, and has its
+// stack dumped by a signal that faulthandler handles: all of it while the main thread is stuck.
+//
+// Threads: constructed in the main thread, which also calls take, mark, begin_work and end_work;
+// send may be called from any thread. The agent's thread blocks all signals.
+// A forked child has the memory but not the thread: destroying its copy only lets go of it.
+class RankAgent {
+public:
+    struct Options {
+        std::string key;
+        UniqueFd socket;      // the rank's end of the socket pair
+        pid_t guard = 0;      // whose death is this process's death
+        int dump_signal = 0;  // faulthandler writes to dump_fd at it, then chains to us
+        int dump_fd = -1;     // a memfd; stays the caller's
+        std::string net;      // address prefix of collectives' sockets
+        std::string service;  // JSON for Hello
+    };
+
+    explicit RankAgent(Options options);
+    ~RankAgent();
+    RankAgent(const RankAgent&) = delete;
+    RankAgent& operator=(const RankAgent&) = delete;
+
+    int request_fd() const { return requests_ready_.fd(); }  // readable when take() has something
+    std::optional<Message> take();  // an Execute or a Quit
+
+    // The message is in the system's hands when it returns. Blocks while the pool is slow to read.
+    // False if the pool is gone or the message is too long for a packet.
+    bool send(const Body& body, const std::vector<std::string>& frames, int buffer);
+
+    // The main thread runs user code of `call` from begin_work to end_work; only then is it
+    // interrupted. A late interrupt never reaches into the next call.
+    void begin_work(CallId call, int world);
+    void end_work();
+    CallId busy() const { return busy_; }
+    // Why the running call is interrupted: "stop", "peer" or "deadline"; "" if it is not. Called by
+    // the signal handler in Python, and marks the interrupt as seen by user code.
+    const char* see_interrupt();
+
+    // Flushes C stdio and writes a mark into both output pipes (wire.md), even if descriptors 1 and
+    // 2 have been redirected since. Returns its number, 0 if it could not be written.
+    enum class MarkFor { message, stream_switch };
+    std::uint32_t mark(MarkFor what);
+
+private:
+    void serve();
+    void handle(Message message);
+    void interrupt(const Interrupt& interrupt);
+    void begin_dump(std::uint64_t token);
+    void end_dump(const char* how);
+    void follow_guard();
+    void give_to_main(Message message);
+
+    const Options options_;
+    const pid_t pid_;
+    UniqueFd pipes_[2];
+    std::uint32_t marks_ = 0;
+    bool stop_ = false;
+    bool guarded_ = false;
+    std::deque<std::uint64_t> dumps_;  // tokens that the next dump answers
+    std::optional<Clock::time_point> dump_deadline_;
+    int cuts_ = 0;  // of the running call
+
+    std::mutex mutex_;  // guards what follows: held from the check of a call to its interrupt
+    std::atomic<CallId> busy_{0};
+    std::atomic<bool> seen_{false};  // user code has got the interrupt
+    std::atomic<const char*> reason_{nullptr};  // a literal; read by the signal handler
+    int world_ = 0;
+    std::deque<Message> requests_;
+    EventFd requests_ready_;
+    EventFd stop_ready_;
+    std::thread thread_;
+};
+
+// A handler that tells the agent that a dump is over. Install it before
+// faulthandler.register(signum, file=…, chain=True), which then runs it after the dump.
+void install_dump_signal(int signum);
+
+}  // namespace sgpu

@@ -1,0 +1,174 @@
+// rank_pool.cpp: what callers use. What runs in the pool's thread is in pool_*.cpp.
+#include "runtime/rank_pool.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "runtime/guard_process.h"
+#include "runtime/pool_thread.h"
+#include "runtime/process_tree.h"
+
+namespace sgpu {
+namespace {
+
+constexpr int kGuardEndMs = 5000;  // what the guard may take to end everything, lingering included
+
+}  // namespace
+
+Result<std::unique_ptr<RankPool>> RankPool::start(PoolOptions options) {
+    std::unique_ptr<RankPool> pool(new RankPool);
+    auto folder = make_private_folder();
+    if (!folder) return folder.error();
+    pool->folder_ = folder.value();
+    auto link = packet_pair();
+    if (!link) return link.error();
+    auto& [ours, theirs] = link.value();
+    const auto guard = start_guard({options.guard, options.fork_server, pool->folder_}, theirs);
+    if (!guard) return guard.error();
+    pool->guard_ = pool->pids_.guard = guard.value();
+    UniqueFd alive(static_cast<int>(::syscall(SYS_pidfd_open, pool->guard_, 0)));
+    pool->core_ =
+        std::make_unique<PoolThread>(*pool, std::move(ours), std::move(alive), std::move(options));
+
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);  // signals of the notebook are its main thread's
+    pool->thread_ = std::thread([core = pool->core_.get()] { core->run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return pool;
+}
+
+RankPool::~RankPool() {
+    if (!thread_.joinable()) return;
+    post([this] { core_->quit(); });
+    thread_.join();
+    const UniqueFd alive(static_cast<int>(::syscall(SYS_pidfd_open, guard_, 0)));
+    pollfd item{alive.get(), POLLIN, 0};
+    if (alive && ::poll(&item, 1, kGuardEndMs) == 0) ::kill(guard_, SIGKILL);
+    int status = 0;
+    const bool reaped = ::waitpid(guard_, &status, 0) == guard_;
+    if (reaped && WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    // Both halves of the guard are gone before their work was done.
+    kill_marked(pool_mark(folder_));
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+}
+
+void RankPool::post(std::function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        posted_.push_back(std::move(work));
+    }
+    posted_ready_.notify();
+}
+
+void RankPool::set_spares(int count) {
+    post([this, count] { core_->set_spares(count); });
+}
+
+std::vector<ChildId> RankPool::take(int count) {
+    std::vector<ChildId> ids;
+    std::vector<ChildId> missing;
+    {
+        const std::lock_guard lock(mutex_);
+        while (static_cast<int>(ids.size()) < count) {
+            if (spares_.empty()) {
+                missing.push_back(next_child_);
+                ids.push_back(next_child_++);
+            } else {
+                ids.push_back(spares_.front());
+                spares_.pop_front();
+            }
+        }
+    }
+    if (!missing.empty()) post([this, missing] { core_->order(missing); });
+    return ids;
+}
+
+void RankPool::retire(std::vector<ChildId> children) {
+    post([this, ids = std::move(children)] { core_->retire(ids); });
+}
+
+void RankPool::kill(std::vector<ChildId> children) {
+    post([this, ids = std::move(children)] { core_->kill(ids); });
+}
+
+std::shared_ptr<CallTicket> RankPool::begin_call(CallRequest request) {
+    CallId id = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        id = next_call_++;
+    }
+    auto ticket = std::make_shared<CallTicket>(id);
+    // std::function wants its content copyable; the request is not.
+    auto carried = std::make_shared<CallRequest>(std::move(request));
+    post([this, carried, ticket] { core_->begin_call(std::move(*carried), ticket); });
+    return ticket;
+}
+
+void RankPool::stop(CallId call) {
+    post([this, call] { core_->stop(call); });
+}
+
+std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
+    const std::string& entry, const std::string& config, std::chrono::milliseconds linger) {
+    ChildId id = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        id = next_child_++;
+    }
+    auto ticket = std::make_shared<QueryTicket>(1);
+    post([=, this] { core_->start_service(id, entry, config, linger, ticket); });
+    return {id, ticket};
+}
+
+std::shared_ptr<QueryTicket> RankPool::stacks(const std::vector<ChildId>& children) {
+    auto ticket = std::make_shared<QueryTicket>(children.size());
+    post([this, children, ticket] { core_->stacks(children, ticket); });
+    return ticket;
+}
+
+std::shared_ptr<QueryTicket> RankPool::fork_server_ready() {
+    auto ticket = std::make_shared<QueryTicket>(1);
+    post([this, ticket] { core_->fork_server_ready(ticket); });
+    return ticket;
+}
+
+std::vector<OutputEvent> RankPool::take_output() {
+    const std::lock_guard lock(mutex_);
+    output_ready_.take();
+    return std::exchange(output_, {});
+}
+
+PoolPids RankPool::pids() const {
+    const std::lock_guard lock(mutex_);
+    return pids_;
+}
+
+std::vector<ChildId> RankPool::dead_children() const {
+    const std::lock_guard lock(mutex_);
+    return dead_;
+}
+
+std::string RankPool::log_path(CallId call, int rank) const {
+    return folder_ + "/logs/call-" + std::to_string(call) + "/rank-" + std::to_string(rank) + ".log";
+}
+
+std::string RankPool::trouble() const {
+    const std::lock_guard lock(mutex_);
+    return trouble_;
+}
+
+bool RankPool::broken() const {
+    const std::lock_guard lock(mutex_);
+    return broken_;
+}
+
+}  // namespace sgpu

@@ -1,0 +1,125 @@
+// rank_pool.h: owns all rank processes of a notebook: their channels, output, lives and ends.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/ticket.h"
+
+namespace sgpu {
+
+struct PoolOptions {
+    std::string guard;                     // path of serverless-gpu-guard
+    std::vector<std::string> fork_server;  // its command line; descriptor 4 is its control socket
+};
+
+struct CallRequest {
+    struct Member {
+        int rank = 0;
+        ChildId child = 0;
+    };
+    std::vector<Member> members;  // in rank order
+    int world = 0;                // ranks of the group that the members belong to
+    std::string mode;             // "function" or "cell"
+    std::vector<std::string> frames;
+    UniqueFd buffer;  // lent to every rank
+    CallLimits limits;
+    OutputMux::Options output;
+};
+
+// A piece of output of a call, in the order in which it is to be shown.
+struct OutputEvent {
+    CallId call = 0;
+    int rank = -1;        // of a display; -1 for text, whose lines carry their ranks
+    std::string type;     // "stdout", "stderr", or a Jupyter message type
+    std::string content;  // text, or the JSON content of the message
+    UniqueFd buffer;      // holds the content instead, if it is long
+};
+
+struct PoolPids {
+    pid_t guard = 0;
+    pid_t fork_server = 0;
+    std::map<ChildId, pid_t> children;
+};
+
+class PoolThread;
+
+// A private folder, a guard with a fork server below it, ranks below that, and one thread that owns
+// every socket, pipe and table. A request returns at once with a ticket. Children can be given work
+// before they are forked, even before the fork server is up: it waits for them in their socket.
+//
+// Threads: any thread may call any function; they post to the pool's thread.
+// Destroying the pool tells the guard to end all its processes and waits until it has.
+class RankPool {
+public:
+    // Returns once the guard is started; the fork server comes up behind it.
+    // Errors: Errc::os_failure if the folder, a socket or the guard cannot be made.
+    static Result<std::unique_ptr<RankPool>> start(PoolOptions options);
+    ~RankPool();
+    RankPool(const RankPool&) = delete;
+    RankPool& operator=(const RankPool&) = delete;
+
+    // Keeps `count` forked children that nobody uses, from now on.
+    void set_spares(int count);
+    // Hands over `count` children, spares first. They are the caller's until retired or dead.
+    std::vector<ChildId> take(int count);
+    // The ranks are asked to exit; those that have not after a bound are killed with all below them.
+    void retire(std::vector<ChildId> children);
+    void kill(std::vector<ChildId> children);
+
+    std::shared_ptr<CallTicket> begin_call(CallRequest request);
+    // The user pressed Stop; a second time: sooner.
+    void stop(CallId call);
+
+    // Starts a helper process that runs `entry` ("module:function") with the JSON `config`. The
+    // ticket's answer is what it reports once it is ready. With `linger` it may outlive the notebook
+    // by that much, to finish its work.
+    std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(const std::string& entry,
+                                                                   const std::string& config,
+                                                                   std::chrono::milliseconds linger);
+    // The Python stacks of children, whatever they are stuck in.
+    std::shared_ptr<QueryTicket> stacks(const std::vector<ChildId>& children);
+    // Answered, with the times of its imports as JSON, once the fork server can fork.
+    std::shared_ptr<QueryTicket> fork_server_ready();
+
+    // Readable when there is output to take.
+    int output_fd() const { return output_ready_.fd(); }
+    std::vector<OutputEvent> take_output();
+    PoolPids pids() const;
+    std::vector<ChildId> dead_children() const;  // children that were handed over and have died
+    const std::string& folder() const { return folder_; }
+    std::string log_path(CallId call, int rank) const;
+    // "" while all is well, else one line on what died. A pool with a dead guard is of no more use.
+    std::string trouble() const;
+    bool broken() const;
+
+private:
+    friend class PoolThread;
+    RankPool() = default;
+    void post(std::function<void()> work);  // runs it in the pool's thread
+
+    std::string folder_;
+    pid_t guard_ = 0;
+    EventFd posted_ready_;
+    EventFd output_ready_;
+
+    mutable std::mutex mutex_;  // guards what follows, up to the thread
+    std::vector<std::function<void()>> posted_;
+    std::vector<OutputEvent> output_;
+    PoolPids pids_;
+    std::deque<ChildId> spares_;  // forked or ordered, and nobody's
+    std::vector<ChildId> dead_;
+    std::string trouble_;
+    bool broken_ = false;
+    ChildId next_child_ = 1;
+    CallId next_call_ = 1;
+
+    std::unique_ptr<PoolThread> core_;  // used by the pool's thread only
+    std::thread thread_;
+};
+
+}  // namespace sgpu

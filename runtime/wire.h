@@ -1,0 +1,86 @@
+// wire.h: the messages between the pool and its ranks.
+//
+// wire.md is the specification; this header is its C++ form. Both change in one commit, with a golden
+// line for each message in tests/wire/. Layers above see only these structs; only wire.cpp knows bytes.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/result.h"
+#include "runtime/unique_fd.h"
+
+namespace sgpu {
+
+// Raised when an old peer would misread a new message.
+inline constexpr std::uint8_t kWireVersion = 1;
+
+using CallId = std::uint64_t;  // names one call; larger than every call before it; 0 is none
+
+struct Execute {
+    CallId call = 0;
+    int rank = 0;
+    int world = 0;
+    std::string mode;  // "function" or "cell"
+};
+struct Interrupt {
+    CallId call = 0;
+    std::string reason;  // "stop", "peer" or "deadline"
+    std::string cut = "no";  // shut the sockets of collectives: "no", "stuck" or "always"
+};
+struct Ping {
+    std::uint64_t token = 0;
+};
+struct Dump {
+    std::uint64_t token = 0;
+};
+struct Quit {};
+
+struct Hello {
+    std::string key;
+    int pid = 0;
+    nlohmann::json service = nullptr;
+};
+struct Done {
+    CallId call = 0;
+    bool ok = false;
+    std::uint32_t mark = 0;
+    std::int64_t raised_ns = 0;  // CLOCK_MONOTONIC, one clock for all processes; 0 if ok
+};
+struct Pong {
+    std::uint64_t token = 0;
+    CallId busy = 0;
+    std::string main;
+};
+struct Stack {
+    std::uint64_t token = 0;
+    std::string text;
+    std::string main;
+};
+struct Display {
+    CallId call = 0;
+    std::uint32_t mark = 0;
+    std::string type;
+};
+
+// The kind on the wire is the place in this list.
+using Body = std::variant<Execute, Interrupt, Ping, Dump, Quit, Hello, Done, Pong, Stack, Display>;
+
+struct Message {
+    Body body;
+    std::vector<std::string> frames;
+    UniqueFd buffer;  // a memfd, or none
+};
+
+// The bytes of a message; `buffer` travels beside them. REQUIRES: the whole fits a packet.
+std::string encode(const Body& body, const std::vector<std::string>& frames = {});
+
+// Errors: Errc::bad_message if the bytes break wire.md in any way. Never throws: they come from
+// another process. The message's buffer is empty.
+Result<Message> decode(std::string_view bytes);
+
+}  // namespace sgpu
