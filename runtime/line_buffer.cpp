@@ -24,9 +24,11 @@ bool colour_open_after(std::string_view text, bool open) {
     return !rest.starts_with("\x1b[m") && !rest.starts_with(kResetColour);
 }
 
-// The most of `text`, at most `room` bytes, that cuts neither a character nor a colour.
+// The most of `text`, at most `room` bytes, that cuts neither a character nor a colour. A colour
+// comes as a text of its own.
 std::size_t cut_length(std::string_view text, std::size_t room) {
     if (text.size() <= room) return text.size();
+    if (text[0] == '\x1b') return 0;
     while (room > 0 && !is_char_start(text[room])) --room;
     return room;
 }
@@ -87,9 +89,8 @@ void LineBuffer::put(std::string_view text, Lines& done) {
         row.text += text.substr(0, length);
         text.remove_prefix(length);
         if (text.empty()) break;
-        done.push_back({std::move(row.text), row.continues});
-        row.text.clear();
-        row.continues = true;
+        give(row, done);
+        row = Row{.text = {}, .progress = row.progress, .continues = true, .colour = false};
         since_ = now_;
     }
 }

@@ -11,17 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/chunk_writer.h"
 #include "runtime/rank_set.h"
 #include "runtime/stream.h"
 
 namespace sgpu {
-
-// Text ready to show, whole lines with their prefix unless it ends in a partial line.
-struct Chunk {
-    Stream stream = Stream::out;
-    std::string text;
-    friend bool operator==(const Chunk&, const Chunk&) = default;
-};
 
 // A progress line (one written with carriage returns) as it stands now; no prefix, no line end.
 struct LiveLine {
@@ -45,6 +39,9 @@ struct LiveLine {
 // Memory: bounded by about kMaxQueuedBytes, Options::max_bytes not yet taken, and per rank a line.
 class OutputMux {
 public:
+    // Beyond this the oldest lines are shown though they could still merge.
+    static constexpr std::size_t kMaxQueuedBytes = 64UL << 20;
+
     enum class Mode {
         merged,  // equal lines of several ranks are one line
         all,     // every line is shown with its one rank, in the order of arrival
@@ -62,7 +59,7 @@ public:
     };
 
     // REQUIRES: 1 <= world <= kMaxRanks.
-    explicit OutputMux(Options options);
+    explicit OutputMux(const Options& options);
     ~OutputMux();
     OutputMux(OutputMux&&) noexcept;
     OutputMux& operator=(OutputMux&&) noexcept;

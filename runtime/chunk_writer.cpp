@@ -1,0 +1,104 @@
+#include "runtime/chunk_writer.h"
+
+#include <cassert>
+#include <utility>
+
+namespace sgpu {
+namespace {
+
+constexpr std::string_view kDim = "\x1b[90m";
+constexpr std::string_view kReset = "\x1b[0m";
+
+// 1204331 as 1,204,331.
+std::string grouped(std::uint64_t number) {
+    std::string text = std::to_string(number);
+    for (std::size_t place = text.size(); place > 3; place -= 3) text.insert(place - 3, ",");
+    return text;
+}
+
+}  // namespace
+
+void ChunkWriter::line(const Line& line) {
+    if (in_place(line)) {
+        write(line.stream, line.text);
+        write(line.stream, "\n");
+        open_.reset();
+        return;
+    }
+    end_open();
+    // The line that this line end belongs to has been ended already.
+    if (line.continues && line.text.empty()) return;
+    if (flooded()) {
+        keep_in_tail(line);
+        return;
+    }
+    std::string_view before = prefix(line.ranks);
+    if (line.text.empty()) before = before.substr(0, before.find_last_not_of(' ') + 1);
+    write(line.stream, before);
+    write(line.stream, line.text);
+    write(line.stream, "\n");
+}
+
+void ChunkWriter::partial(const Line& line, bool colour_open) {
+    assert(!flooded());
+    if (!in_place(line)) {
+        end_open();
+        write(line.stream, prefix(line.ranks));
+    }
+    write(line.stream, line.text);
+    open_ = Open{line.ranks, line.stream, colour_open};
+}
+
+void ChunkWriter::end_open() {
+    if (!open_) return;
+    if (open_->colour) write(open_->stream, kReset);
+    write(open_->stream, "\n");
+    open_.reset();
+}
+
+void ChunkWriter::end_flood() {
+    if (dropped_ > reported_) {
+        write(Stream::out, "… " + grouped(dropped_ - reported_) +
+                               " lines not shown; all are in the log (%distributed logs)\n");
+        reported_ = dropped_;
+    }
+    for (const Chunk& line : tail_) write(line.stream, line.text);
+    tail_.clear();
+    tail_bytes_ = 0;
+}
+
+std::vector<Chunk> ChunkWriter::take() {
+    return std::exchange(chunks_, {});
+}
+
+bool ChunkWriter::in_place(const Line& line) const {
+    return line.continues && open_ && open_->stream == line.stream && open_->ranks == line.ranks;
+}
+
+void ChunkWriter::write(Stream stream, std::string_view text) {
+    if (chunks_.empty() || chunks_.back().stream != stream) chunks_.push_back({stream, {}});
+    chunks_.back().text += text;
+    shown_ += text.size();
+}
+
+void ChunkWriter::keep_in_tail(const Line& line) {
+    tail_.push_back({line.stream, prefix(line.ranks)});
+    tail_.back().text.append(line.text).append("\n");
+    tail_bytes_ += tail_.back().text.size();
+    while (tail_.size() > options_.tail_lines || tail_bytes_ > kMaxTailBytes) {
+        tail_bytes_ -= tail_.front().text.size();
+        tail_.pop_front();
+        ++dropped_;
+    }
+}
+
+const std::string& ChunkWriter::prefix(const RankSet& ranks) {
+    if (!options_.prefix || ranks == prefixed_) return prefix_;
+    prefixed_ = ranks;
+    prefix_ = "[" + ranks.to_string() + "]";
+    if (options_.colour) prefix_ = std::string(kDim) + prefix_ + std::string(kReset);
+    prefix_ += ' ';
+    return prefix_;
+}
+
+}  // namespace sgpu

@@ -1,0 +1,94 @@
+// chunk_writer.h: lines that are due, as text with prefixes: partial lines in place, floods cut.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/rank_set.h"
+#include "runtime/stream.h"
+
+namespace sgpu {
+
+// Text ready to show: whole lines with their prefixes; only the last may lack its line end.
+struct Chunk {
+    Stream stream = Stream::out;
+    std::string text;
+    friend bool operator==(const Chunk&, const Chunk&) = default;
+};
+
+// Threads: one thread at a time. Memory: max_bytes not yet taken, and kMaxTailBytes of a tail.
+class ChunkWriter {
+public:
+    static constexpr std::size_t kMaxTailBytes = 1UL << 20;
+
+    struct Options {
+        bool prefix = true;
+        bool colour = false;
+        std::size_t max_bytes = 0;   // shown; what is beyond is a flood
+        std::size_t tail_lines = 0;  // kept of a flood
+    };
+
+    struct Line {
+        const RankSet& ranks;
+        Stream stream;
+        std::string_view text;
+        bool continues;  // its beginning was given to partial() for the same ranks, or was cut
+    };
+
+    explicit ChunkWriter(Options options) : options_(options) {}
+
+    // A whole line. It completes the open partial line if it continues that one.
+    void line(const Line& line);
+
+    // The beginning of a line, to be completed in place if nothing comes between.
+    // REQUIRES: not flooded().
+    void partial(const Line& line, bool colour_open);
+
+    // Ends the open partial line, if there is one.
+    void end_open();
+
+    // Says how much of a flood is not shown and shows its tail.
+    void end_flood();
+
+    // From here on lines are counted, and only the last ones kept.
+    bool flooded() const { return shown_ >= options_.max_bytes; }
+
+    // True if take() has something.
+    bool ready() const { return !chunks_.empty(); }
+    std::vector<Chunk> take();
+
+    // Lines of floods that were never shown, the tail being shown by end_flood().
+    std::uint64_t dropped_lines() const { return dropped_; }
+
+private:
+    struct Open {
+        RankSet ranks;
+        Stream stream;
+        bool colour;
+    };
+
+    bool in_place(const Line& line) const;
+    void write(Stream stream, std::string_view text);
+    void keep_in_tail(const Line& line);
+    const std::string& prefix(const RankSet& ranks);
+
+    Options options_;
+    std::vector<Chunk> chunks_;
+    std::optional<Open> open_;
+    std::size_t shown_ = 0;
+
+    std::deque<Chunk> tail_;  // one line each, with prefix and line end
+    std::size_t tail_bytes_ = 0;
+    std::uint64_t dropped_ = 0;
+    std::uint64_t reported_ = 0;  // of dropped_, what end_flood() has spoken of
+
+    RankSet prefixed_;  // whose prefix_ it is: the same ranks write many lines in a row
+    std::string prefix_;
+};
+
+}  // namespace sgpu
