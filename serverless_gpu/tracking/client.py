@@ -1,0 +1,290 @@
+"""The notebook's side of tracking: begins and ends runs without ever waiting for a store.
+
+    tracker = Tracker(connect)
+    run = tracker.begin(call_id, capture_context(name), tags={}, mode="always")
+    ... run.rank_config(rank) to each rank; run.info() until the link is known ...
+    run.end("FINISHED")
+
+Never imports mlflow.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from serverless_gpu.tracking.context import TrackingContext, capture_context
+from serverless_gpu.tracking.packets import (
+    Assembler,
+    Attach,
+    Began,
+    Begin,
+    Bye,
+    End,
+    Ended,
+    Hello,
+    packets,
+)
+from serverless_gpu.tracking.settings import Mode, mode, tracking_environment
+
+__all__ = ["RunHandle", "RunInfo", "Tracker", "TrackingContext", "capture_context", "mode"]
+
+Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
+
+END_LIMIT_S = 5.0  # default for RunHandle.end
+RECONNECT_S = 1.0  # at least this long between two attempts to reach a tracker that is away
+
+_WAIT_S = 0.05  # in end(): between looks for an answer that another thread may have taken
+_SEND_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run that exists. ``url`` is None for a local store: ``open_command`` then is the shell
+    command that shows it."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    tracking_uri: str
+    artifact_uri: str
+    url: str | None
+    open_command: str | None
+
+
+class RunHandle:
+    """The run of one call, as the notebook knows it. Made by Tracker.begin.
+
+    Threads: any.
+    ``error``: one line once something has gone wrong with tracking; the call goes on.
+    """
+
+    def __init__(self, tracker: Tracker, begin: Begin) -> None:
+        self.error: str | None = None
+        self._tracker = tracker
+        self._begin = begin
+        self._info: RunInfo | None = None
+        self._end: End | None = None
+
+    def info(self) -> RunInfo | None:
+        """The run, once it is known; never blocks. To be called now and then while the call runs:
+        messages that could not be sent yet go out here."""
+        self._tracker._exchange()
+        return self._info
+
+    def rank_config(self, rank: int) -> dict[str, Any]:
+        """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
+        socket_path, connected = self._tracker._address()
+        return {
+            "socket": socket_path,
+            "call": self._begin.call,
+            "rank": rank,
+            "tracking_uri": self._begin.tracking_uri,
+            "experiment": self._begin.experiment,
+            "experiment_id": self._begin.experiment_id,
+            "starting": not connected,
+        }
+
+    def log_text(self, text: str, artifact_file: str) -> None:
+        """Adds a text artifact to the run; one way, best effort."""
+        self._tracker._post(Attach(self._begin.call, artifact_file, text, None))
+
+    def log_file(self, path: str, artifact_folder: str = "") -> None:
+        """Adds a file as an artifact; it must stay where it is until end() has returned."""
+        self._tracker._post(Attach(self._begin.call, artifact_folder, None, os.path.abspath(path)))
+
+    def end(
+        self, status: Status, tags: Mapping[str, str] | None = None, *, timeout: float = END_LIMIT_S
+    ) -> None:
+        """Ends the run after everything that ranks have sent is written. Blocks for `timeout`
+        seconds at most; after that `error` says so, and the tracker still goes on. A second call
+        does nothing.
+        """
+        if self._end is not None:
+            return
+        known = (self._info.run_id, self._info.tracking_uri) if self._info else (None, None)
+        self._end = End(self._begin.call, status, dict(tags or {}), *known)
+        self._tracker._finish(self, self._end, timeout)
+
+
+class Tracker:
+    """The notebook's connection to the tracker process. Owns one socket.
+
+    Threads: any; one lock, never held while waiting.
+    Fork: a child of the notebook must not use it, and its copy does nothing.
+    Destruction: close(), or the end of the process, ends the tracker too.
+    """
+
+    def __init__(self, connect: Callable[[], str]) -> None:
+        """``connect`` returns the path of the tracker's socket and starts the service if there is
+        none. It must not wait for the service; what it raises becomes the runs' ``error``."""
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._path = ""
+        self._sock: socket.socket | None = None
+        self._assembler = Assembler()
+        self._outgoing: collections.deque[bytes] = collections.deque()
+        self._handles: dict[str, RunHandle] = {}  # of calls that have not ended
+        self._failed_at = 0.0
+
+    def begin(
+        self, call_id: str, context: TrackingContext, *, tags: Mapping[str, str], mode: Mode
+    ) -> RunHandle:
+        """Asks for a run and returns at once. ``mode`` is "always" or "lazy" (the run is made when
+        a rank first uses MLflow). Never raises for a store or tracker that is away."""
+        begin = Begin(
+            call=call_id,
+            tracking_uri=context.tracking_uri,
+            experiment=context.experiment,
+            experiment_id=context.experiment_id,
+            parent_run_id=context.parent_run_id,
+            run_id=context.run_id,
+            run_name=context.run_name,
+            protected=context.protected,
+            tags=dict(tags),
+            lazy=mode == "lazy",
+            cwd=context.cwd or os.getcwd(),
+            environment=tracking_environment(os.environ),
+        )
+        handle = RunHandle(self, begin)
+        with self._lock:
+            self._handles[call_id] = handle
+            self._failed_at = 0.0
+            self._post(begin)
+        return handle
+
+    def close(self) -> None:
+        """Tells the tracker to end; runs still open become KILLED. Does not wait for it."""
+        with self._lock:
+            if self._sock is not None:
+                self._post(Bye())
+                self._disconnect()
+
+    # ---- used by RunHandle
+
+    def _post(self, message: object) -> None:
+        with self._lock:
+            self._outgoing.extend(packets(message))
+            self._exchange()
+
+    def _address(self) -> tuple[str, bool]:
+        with self._lock:
+            self._exchange()
+            return self._path, self._sock is not None
+
+    def _finish(self, handle: RunHandle, end: End, timeout: float) -> None:
+        call_id = end.call
+        self._post(end)
+        deadline = time.monotonic() + timeout
+        while call_id in self._handles and time.monotonic() < deadline:
+            self._wait_readable(min(_WAIT_S, max(0.0, deadline - time.monotonic())))
+            self._exchange()
+        with self._lock:
+            if self._handles.pop(call_id, None) is not None and handle.error is None:
+                handle.error = f"MLflow: the run was not ended within {timeout:g} s"
+
+    def _wait_readable(self, limit_s: float) -> None:
+        sock = self._sock
+        descriptor = sock.fileno() if sock is not None else -1
+        select.select([descriptor] if descriptor >= 0 else [], [], [], limit_s)
+
+    def _exchange(self) -> None:
+        """Connects, sends and receives what can be done without waiting."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._sock is None and not self._open():
+                return
+            try:
+                self._send_waiting()
+                self._receive_waiting()
+            except OSError as error:
+                self._lost(f"MLflow: the tracker has ended ({error})")
+
+    def _open(self) -> bool:
+        wanted = self._outgoing or self._handles
+        if not wanted or time.monotonic() < self._failed_at + RECONNECT_S:
+            return False
+        try:
+            self._path = self._connect()
+        except Exception as error:
+            self._unreachable(error)
+            return False
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+            sock.setblocking(False)
+            sock.connect(self._path)
+        except (FileNotFoundError, BlockingIOError):  # it is being started: again, soon
+            sock.close()
+            return False
+        except OSError as error:
+            sock.close()
+            self._unreachable(error)
+            return False
+        self._sock, self._assembler = sock, Assembler()
+        self._outgoing.extendleft(packets(Hello("notebook", "", -1)))
+        return True
+
+    def _unreachable(self, error: Exception) -> None:
+        self._failed_at = time.monotonic()
+        for handle in self._handles.values():
+            handle.error = handle.error or f"MLflow: no tracker: {error}"
+
+    def _send_waiting(self) -> None:
+        assert self._sock is not None
+        while self._outgoing:
+            try:
+                self._sock.send(self._outgoing[0])
+            except BlockingIOError:
+                return
+            self._outgoing.popleft()
+
+    def _receive_waiting(self) -> None:
+        assert self._sock is not None
+        while True:
+            try:
+                packet = self._sock.recv(1 << 17)
+            except BlockingIOError:
+                return
+            if not packet:
+                raise ConnectionResetError("end of file")
+            self._take(self._assembler.feed(packet))
+
+    def _take(self, message: object) -> None:
+        if isinstance(message, Began) and message.call in self._handles:
+            handle = self._handles[message.call]
+            handle.error = message.error
+            if message.info is not None:
+                handle._info = RunInfo(**message.info)
+        elif isinstance(message, Ended) and message.call in self._handles:
+            handle = self._handles.pop(message.call)
+            handle.error = message.error or handle.error
+
+    def _lost(self, reason: str) -> None:
+        """The tracker is gone: a new one is told about the calls that are still open."""
+        self._disconnect()
+        self._failed_at = time.monotonic()
+        for handle in self._handles.values():
+            handle.error = reason
+            begin = handle._begin
+            if handle._info is not None:
+                begin = begin._replace(run_id=handle._info.run_id)
+            if handle._end is None:
+                self._outgoing.extend(packets(begin))
+            else:
+                self._outgoing.extend(packets(handle._end))
+
+    def _disconnect(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = None
+        self._outgoing.clear()

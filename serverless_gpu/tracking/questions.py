@@ -1,0 +1,180 @@
+"""What the ranks' questions mean.
+
+A method is looked up as ``_on_<name>`` here, else it is the real store's. Names with "!" are our
+own:
+
+    !run    the call's run, made now if need be
+    !attr   whether a name is a method of the store, and its value if not
+    !flush  all that was sent before is written (the tracker sees to that for every question)
+
+What a single rank must not decide is decided here: which run ``create_run`` enters, when a run
+ends, whose value of a parameter holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from serverless_gpu.tracking.runs import (
+    END_NAME,
+    END_NUMBER,
+    RUNNING,
+    Call,
+    Runs,
+    SharedRun,
+    verdict,
+)
+
+_PARENT, _NAME, _NOTE = "mlflow.parentRunId", "mlflow.runName", "mlflow.note.content"
+
+
+class UnknownCall(LookupError):
+    """A rank is ahead of the notebook's Begin: ask again once that is here."""
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A rank of a call, and the tracking URI as it sees it."""
+
+    call: str
+    rank: int
+    uri: str
+
+
+class Questions:
+    """Used by the tracker's main thread only."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    def answer(self, who: Asker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Errors: UnknownCall, or what the store raises."""
+        if who.call not in self._runs.calls:
+            raise UnknownCall(who.call)
+        own = getattr(self, "_on_" + method.lstrip("!"), None)
+        if own is not None:
+            return own(who, *args, **kwargs)
+        run_id = kwargs.get("run_id") or (args[0] if args else None)
+        return getattr(self._runs.store(self._runs.home(run_id, who.uri)), method)(*args, **kwargs)
+
+    def _on_run(self, who: Asker) -> Any:
+        run = self._runs.run_of(self._runs.calls[who.call])
+        return self._runs.store(run.uri).get_run(run.run_id)
+
+    def _on_flush(self, who: Asker) -> None:
+        """All before it has been written by now."""
+
+    def _on_attr(self, who: Asker, name: str) -> tuple[bool, Any]:
+        value = getattr(self._runs.store(who.uri), name)
+        return (True, None) if callable(value) else (False, value)
+
+    def _on_create_run(
+        self,
+        who: Asker,
+        experiment_id: str,
+        user_id: str,
+        start_time: int,
+        tags: list[Any],
+        run_name: str | None,
+    ) -> Any:
+        call = self._runs.calls[who.call]
+        by_key = {tag.key: tag.value for tag in tags}
+        name, parent = run_name or by_key.get(_NAME), by_key.get(_PARENT)
+        if parent is None and who.uri == call.uri:
+            run = self._runs.run_of(call)
+            self._runs.rename(call, run, name)
+            kept = [tag for tag in tags if tag.key == _NOTE or not tag.key.startswith("mlflow.")]
+            if kept:
+                self._runs.store(run.uri).log_batch(run.run_id, [], [], kept)
+        else:
+            uri = self._runs.home(parent, who.uri)
+            make = (experiment_id, user_id, start_time, tags, run_name)
+            run = self._child(call, who, uri, parent, name, make)
+        run.inside.add(who.rank)
+        return self._runs.store(run.uri).get_run(run.run_id)
+
+    def _child(
+        self,
+        call: Call,
+        who: Asker,
+        uri: str,
+        parent: str | None,
+        name: str | None,
+        make: tuple[Any, ...],
+    ) -> SharedRun:
+        """The i-th nested run of a name is one run for all ranks; on another server there is one
+        run for the whole call."""
+        group = (uri, parent, name if parent else None)
+        turn = call.turn[(who.rank, group)] if parent else 0
+        call.turn[(who.rank, group)] += 1
+        run = call.children.get((group, turn))
+        if run is None:
+            made = self._runs.store(uri).create_run(*make)
+            run = SharedRun(made.info.run_id, uri)
+            call.children[(group, turn)] = self._runs.shared[run.run_id] = run
+        elif run.inside and run.inside <= set(run.ends):  # the others have left it already
+            self._runs.store(uri).update_run_info(run.run_id, RUNNING, None, None)
+        return run
+
+    def _on_update_run_info(
+        self,
+        who: Asker,
+        run_id: str,
+        run_status: int | None = None,
+        end_time: int | None = None,
+        run_name: str | None = None,
+    ) -> Any:
+        run, call = self._runs.shared.get(run_id), self._runs.calls[who.call]
+        store = self._runs.store(run.uri if run else who.uri)
+        if run is None:
+            if run_id not in self._runs.protected:
+                return store.update_run_info(run_id, run_status, end_time, run_name)
+            if run_name:  # the notebook's own run goes on running
+                store.update_run_info(run_id, None, None, run_name)
+            return store.get_run(run_id).info
+        self._runs.rename(call, run, run_name)
+        if run_status in END_NAME:
+            # A rank that enters again and leaves well does not undo its failure.
+            earlier = run.ends.get(who.rank, "FINISHED")
+            run.ends[who.rank] = verdict(END_NAME[run_status], [earlier])
+        is_child = run in call.children.values()
+        if is_child and run.ends and run.inside <= set(run.ends):
+            status = END_NUMBER[verdict("FINISHED", run.ends.values())]
+            store.update_run_info(run_id, status, end_time, None)
+        return store.get_run(run_id).info
+
+    def _on_create_experiment(self, who: Asker, name: str, *args: Any, **kwargs: Any) -> Any:
+        """'Get it, else create it' by all ranks at once creates one."""
+        made = self._runs.calls[who.call].experiments
+        if (who.uri, name) not in made:
+            store = self._runs.store(who.uri)
+            made[(who.uri, name)] = store.create_experiment(name, *args, **kwargs)
+        return made[(who.uri, name)]
+
+    def _on_log_param(self, who: Asker, run_id: str, param: Any) -> None:
+        self._on_log_batch(who, run_id, [], [param], [])
+
+    def _on_log_batch(
+        self, who: Asker, run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]
+    ) -> None:
+        """Params only: the first rank's value holds, others' become "rankN/key"."""
+        from mlflow.entities import Param
+
+        owners, store = (
+            self._runs.calls[who.call].params,
+            self._runs.store(self._runs.home(run_id, who.uri)),
+        )
+        accepted = []
+        for param in params:
+            owner, value = owners.get((run_id, param.key), (who.rank, None))
+            if owner == who.rank:
+                accepted.append(param)
+            elif value != param.value:
+                accepted.append(Param(f"rank{who.rank}/{param.key}", param.value))
+        if len(accepted) == 1:
+            store.log_param(run_id, accepted[0])
+        elif accepted:
+            store.log_batch(run_id, [], accepted, [])
+        for param in params:
+            owners.setdefault((run_id, param.key), (who.rank, param.value))

@@ -1,0 +1,213 @@
+"""The tracker: the only process that opens the tracking store.
+
+Two threads: inbox.py takes packets off the sockets, the main thread writes them in batches and
+answers questions. It outlives no notebook: at most LEAVE_S after the end of the notebook's process
+(seen through a pidfd, since children of the notebook may hold its sockets open) it has marked the
+open runs KILLED and is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from serverless_gpu.tracking import link
+from serverless_gpu.tracking.batches import BatchWriter, one_line
+from serverless_gpu.tracking.inbox import Inbox, Peer, listen
+from serverless_gpu.tracking.packets import (
+    Answer,
+    Ask,
+    Attach,
+    Began,
+    Begin,
+    End,
+    Ended,
+    Log,
+    Note,
+)
+from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
+from serverless_gpu.tracking.runs import Call, Runs
+
+BATCH_S = 0.1  # how long metrics are gathered before they are written
+WRITE_AFTER_END_S = 1.0  # from the notebook's end until its runs are marked, written or not
+
+
+def main(config: dict[str, Any]) -> None:
+    """Runs the tracker until the notebook's process has ended or has said bye.
+
+    ``config``: "socket" path to listen on (in a folder private to the user), "notebook_pid",
+    "cwd" and "env" of the notebook.
+
+    Threads: in the main thread of a process of its own. Errors: OSError if it cannot listen.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(config["env"])
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    listener = listen(config["socket"])
+    try:
+        notebook = os.pidfd_open(config["notebook_pid"])
+    except ProcessLookupError:
+        return
+    # Its "creating initial database tables" would come out of nowhere for the user.
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    sys.setswitchinterval(0.0005)  # the reader must not wait long for a writer in pure Python
+    inbox = Inbox(listener, notebook, on_late=lambda: os._exit(1))
+    reader = threading.Thread(target=inbox.read, name="tracker-inbox", daemon=True)
+    reader.start()
+    try:
+        _Writer(inbox).run()
+    finally:
+        inbox.finished()
+        reader.join(1.0)
+
+
+class _Writer:
+    """The main thread: the only user of the stores."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._runs = Runs()
+        self._questions = Questions(self._runs)
+        self._batches = BatchWriter(self._runs.store, inbox.leaving)
+        self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
+        self._attached: dict[str, list[Attach]] = {}  # until the run of their call is there
+        self._notebook: Peer | None = None
+
+    def run(self) -> None:
+        give_up: float | None = None
+        while (items := self._inbox.take(BATCH_S)) is not None:
+            logs: list[Log] = []
+            for peer, message in items:
+                if type(message) is tuple:
+                    uri, run_id, rows, tags = message
+                    logs.append((self._runs.home(run_id, uri), run_id, rows, tags))
+                    continue
+                self._batches.write(logs)
+                logs = []
+                self._handle(peer, message)
+            self._batches.write(logs)
+            self._tell_news()
+            if self._inbox.leaving.is_set():
+                give_up = give_up or time.monotonic() + WRITE_AFTER_END_S
+                if time.monotonic() > give_up:
+                    break
+        self._runs.kill_open()
+
+    def _handle(self, peer: Peer, message: Any) -> None:
+        if isinstance(message, Ask):
+            self._answer(peer, message, time.monotonic() + link.RUN_LIMIT_S)
+        elif isinstance(message, Note):
+            assert peer.hello is not None
+            self._runs.note(peer.hello.call, message.status)
+        elif isinstance(message, Begin):
+            self._notebook = peer
+            self._runs.begin(message)
+            self._tell_news()
+            self._answer_parked()
+        elif isinstance(message, Attach):
+            self._attached.setdefault(message.call, []).append(message)
+            self._write_attached()
+        elif isinstance(message, End):
+            self._notebook = peer
+            self._end(message)
+
+    # ---- questions
+
+    def _answer(self, peer: Peer, ask: Ask, deadline: float) -> None:
+        assert peer.hello is not None
+        who = Asker(peer.hello.call, peer.hello.rank, ask.uri)
+        error: BaseException | None = None
+        value = None
+        try:
+            value = self._questions.answer(who, ask.method, ask.args, ask.kwargs)
+        except UnknownCall:
+            self._parked.append((peer, ask, deadline))
+            return
+        except Exception as raised:
+            error = _portable(raised)
+        self._tell_news()
+        try:
+            peer.send(Answer(ask.number, error, value))
+        except OSError:
+            return  # the rank has ended, or was interrupted and has asked anew elsewhere
+        except Exception as unpicklable:
+            text = f"{ask.method}: the answer cannot leave the tracker: {one_line(unpicklable)}"
+            peer.send(Answer(ask.number, RuntimeError(text), None))
+
+    def _answer_parked(self) -> None:
+        parked, self._parked = self._parked, []
+        for peer, ask, deadline in parked:
+            if time.monotonic() < deadline:
+                self._answer(peer, ask, deadline)
+
+    # ---- the notebook
+
+    def _tell_news(self) -> None:
+        for call_id, call in self._runs.calls.items():
+            if call.news:
+                call.news = False
+                self._tell(Began(call_id, call.info, _run_error(call)))
+                self._write_attached()
+
+    def _end(self, end: End) -> None:
+        self._write_attached()
+        self._attached.pop(end.call, None)
+        call = self._runs.calls.get(end.call)
+        try:
+            self._runs.end(end)
+            error = None
+        except Exception as raised:
+            error = f"MLflow: the run could not be ended: {one_line(raised)}"
+        lost = self._batches.take_error([run.run_id for run in call.runs()] if call else [])
+        self._tell(Ended(end.call, error or lost or (_run_error(call) if call else None)))
+
+    def _write_attached(self) -> None:
+        """Artifacts are the product's own additions: a store that refuses them costs nothing."""
+        from mlflow import MlflowClient
+
+        for call_id in list(self._attached):
+            call = self._runs.calls.get(call_id)
+            if call is None or call.run is None:
+                continue
+            client = MlflowClient(tracking_uri=call.run.uri)
+            for item in self._attached.pop(call_id):
+                try:
+                    _attach(client, call.run.run_id, item)
+                except Exception as error:
+                    text = f"{item.artifact_file}: {one_line(error)}"
+                    self._tell(Began(call_id, call.info, f"MLflow: no artifact {text}"))
+
+    def _tell(self, message: Began | Ended) -> None:
+        if self._notebook is not None:
+            try:
+                self._notebook.send(message)
+            except OSError:
+                self._notebook = None  # it has ended: the inbox sees that as well
+
+
+def _attach(client: Any, run_id: str, item: Attach) -> None:
+    if item.text is not None:
+        client.log_text(run_id, item.text, item.artifact_file)
+    elif item.path is not None:
+        client.log_artifact(run_id, item.path, item.artifact_file or None)
+
+
+def _run_error(call: Call) -> str | None:
+    return None if call.error is None else f"MLflow: no run: {one_line(call.error)}"
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself if a rank can unpickle it, else one with its text."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return MlflowException(f"{type(error).__name__}: {one_line(error)}")
