@@ -7,9 +7,9 @@ if(NOT SKBUILD AND NOT DEFINED Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV
 endif()
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 
-# scikit-build names pybind11's folder itself; elsewhere pybind11 is asked.
+# pybind11 is a package of that Python. (`python -m pybind11 --cmakedir` quotes a path with a blank.)
 if(NOT pybind11_DIR)
-  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import pybind11; print(pybind11.get_cmake_dir())"
                   OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
 find_package(pybind11 3 CONFIG REQUIRED)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -265,7 +266,11 @@ def run_kind(kind: str, run: Callable[[Log], Outcome]) -> Row:
     print(f"== {kind}", end=" ", flush=True)
     log = Log(LOGS / f"{kind}.log")
     start = time.monotonic()
-    outcome = run(log)
+    try:
+        outcome = run(log)
+    except Exception:  # a fault of this program, or of a tool it calls: the other kinds still run
+        log.write(traceback.format_exc())
+        outcome = Outcome(failed=1, notes=("could not be run; see the log",))
     seconds = time.monotonic() - start
     print(f"{outcome.counts()}, {seconds:.0f} s", flush=True)
     if outcome.failed:
