@@ -1,0 +1,40 @@
+"""The errors of calls: what users catch, and what makes them out of the reports of ranks.
+
+In ranks, ``capture_failure`` turns an exception into a RankFailure; in the notebook,
+``build_error`` turns the reports of all ranks into the one exception that the cell raises.
+"""
+
+from serverless_gpu.errors.build import build_error, build_timeout
+from serverless_gpu.errors.capture import capture_failure
+from serverless_gpu.errors.failure import (
+    RankDeath,
+    RankException,
+    RankFailure,
+    format_ranks,
+)
+from serverless_gpu.errors.types import (
+    AcceleratorMismatchError,
+    DistributedTimeoutError,
+    NestedCallError,
+    RankDiedError,
+    RankError,
+    ResultError,
+    UnpicklableError,
+)
+
+__all__ = [
+    "AcceleratorMismatchError",
+    "DistributedTimeoutError",
+    "NestedCallError",
+    "RankDeath",
+    "RankDiedError",
+    "RankError",
+    "RankException",
+    "RankFailure",
+    "ResultError",
+    "UnpicklableError",
+    "build_error",
+    "build_timeout",
+    "capture_failure",
+    "format_ranks",
+]

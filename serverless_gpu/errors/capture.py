@@ -1,0 +1,150 @@
+"""From an exception in a rank to a RankFailure, keeping nothing of the exception's frames."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+from serverless_gpu.places import cell_of
+
+from .failure import Frame, Link, RankFailure
+
+MESSAGE_LIMIT = 4_000  # characters
+TEXT_LIMIT = 64 * 1024  # characters
+CAUSE_LIMIT = 1024 * 1024  # bytes; an exception that carries tensors is not worth more
+_FRAMES = 40  # per exception of a chain
+_LINKS = 10  # exceptions of a chain
+_AROUND = 2  # lines shown before and after a frame's own
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NEVER_OURS_TO_SHOW = ("<frozen runpy>", "<frozen importlib", "<frozen zipimport>")
+
+
+def capture_failure(error: BaseException, hide: Sequence[str] = ()) -> RankFailure:
+    """Describes an exception and lets go of its frames, so that the memory they hold is free.
+
+    hide: beginnings of file names whose frames are not shown, besides this package, IPython, runpy.
+    Afterwards neither the exception nor what it is chained to has a ``__traceback__``.
+    """
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+        hidden = hidden_files(hide)
+        for one in _all_of(summary):
+            one.stack[:] = visible(one.stack, hidden)
+        chain = tuple(_links(summary))[-_LINKS:]
+        text = _middle_out("".join(summary.format()), TEXT_LIMIT)
+    finally:
+        forget_frames(error)
+    return RankFailure(chain[-1].kind, chain[-1].message, text, _ship(error), chain)
+
+
+def hidden_files(hide: Sequence[str] = ()) -> tuple[str, ...]:
+    """Beginnings of the names of files whose frames tell a user nothing."""
+    ipython = getattr(sys.modules.get("IPython"), "__path__", [])
+    runpy = getattr(sys.modules.get("runpy"), "__file__", None)
+    hidden = [_PACKAGE, *_NEVER_OURS_TO_SHOW, *hide]
+    hidden += [os.path.join(folder, "") for folder in ipython]
+    return (*hidden, runpy) if runpy else tuple(hidden)
+
+
+def visible(
+    frames: Sequence[traceback.FrameSummary], hidden: tuple[str, ...]
+) -> list[traceback.FrameSummary]:
+    """The frames outside of hidden files; the innermost one if there is no other."""
+    shown = [frame for frame in frames if not frame.filename.startswith(hidden)]
+    return shown or list(frames[-1:])
+
+
+def frames_of(stack: Sequence[traceback.FrameSummary]) -> tuple[Frame, ...]:
+    """The frames with the lines around them; of many, the first and the last."""
+    kept = stack if len(stack) <= _FRAMES else [*stack[: _FRAMES // 4], *stack[-_FRAMES * 3 // 4 :]]
+    return tuple(_frame(summary) for summary in kept)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Takes the tracebacks off an exception and all it is chained to, and off ``sys.last_*``."""
+    seen: dict[int, BaseException] = {}
+    rest: list[BaseException | None] = [error]
+    while rest:
+        one = rest.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        one.__traceback__ = None
+        rest += (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
+    if id(getattr(sys, "last_value", None)) in seen:
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+
+
+def _all_of(summary: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    rest: list[traceback.TracebackException | None] = [summary]
+    while rest:
+        one = rest.pop()
+        if one is None:
+            continue
+        yield one
+        rest += (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ()))
+
+
+def _links(summary: traceback.TracebackException) -> Iterator[Link]:
+    """The chain, oldest first, as Python prints it."""
+    links: list[Link] = []
+    one: traceback.TracebackException | None = summary
+    relation = ""
+    while one is not None:
+        links.append(Link(_kind(one), _message(one), frames_of(one.stack), relation))
+        if one.__cause__ is not None:
+            one, relation = one.__cause__, "cause"
+        elif one.__context__ is not None and not one.__suppress_context__:
+            one, relation = one.__context__, "context"
+        else:
+            one = None
+    return reversed(links)
+
+
+def _kind(summary: traceback.TracebackException) -> str:
+    kind = summary.exc_type
+    if kind is None:
+        return "Exception"
+    hidden = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(summary: traceback.TracebackException) -> str:
+    text = str(summary)
+    return text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + " ..."
+
+
+def _frame(summary: traceback.FrameSummary) -> Frame:
+    line = summary.lineno or 0
+    first = max(1, line - _AROUND)
+    lines = linecache.getlines(summary.filename)[first - 1 : line + _AROUND]
+    label = cell_of(summary.filename) or ""
+    kept = tuple(text.rstrip("\n")[:500] for text in lines)
+    return Frame(summary.filename, line, summary.name, label, first, kept)
+
+
+def _middle_out(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    left_out = len(text) - limit
+    return f"{text[: limit // 2]}\n... {left_out:,} characters left out ...\n{text[-limit // 2 :]}"
+
+
+def _ship(error: BaseException) -> bytes | None:
+    """The exception with its type, or the type alone: the most that survives the journey."""
+    from serverless_gpu import serialize
+
+    for pair in ((type(error), error), (type(error), None)):
+        try:
+            data = serialize.dumps_inline(pair, limit=CAUSE_LIMIT)
+            serialize.loads_inline(data)
+        except Exception:  # whatever an exception's own pickling code raises
+            continue
+        return data
+    return None

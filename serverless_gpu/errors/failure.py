@@ -1,0 +1,177 @@
+"""What a rank reports about its end: plain values that travel, and exceptions made of them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a traceback, with the lines around it.
+
+    label: what a notebook calls the file (``Cell In[3]``), "" to let the reader find out.
+    first: the number of the first of ``lines``; those have no line ends.
+    """
+
+    filename: str
+    line: int
+    function: str
+    label: str = ""
+    first: int = 0
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Link:
+    """One exception of a chain. relation: how the next one came out of it."""
+
+    kind: str
+    message: str
+    frames: tuple[Frame, ...] = ()
+    relation: str = ""
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """An exception that ended a call on one rank.
+
+    kind: the name of its type, with the module unless it is the notebook or builtin.
+    message: ``str`` of it, cut at 4,000 characters.
+    traceback: the text Python would print, from the first frame of the user on; up to 64 KB.
+    cause: the pickled pair (type, exception), or (type, None), or None, by what could be pickled.
+    chain: the exception with its causes and contexts, oldest first.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+    cause: bytes | None = None
+    chain: tuple[Link, ...] = ()
+
+    def load_cause(self) -> tuple[type[BaseException] | None, BaseException | None]:
+        """Type and exception as far as this process can load them."""
+        from serverless_gpu import serialize
+
+        if self.cause is None:
+            return None, None
+        try:
+            kind, error = serialize.loads_inline(self.cause)
+        except Exception:  # a module that only ranks have: the text has to do
+            return None, None
+        return kind, error
+
+    def exception(self) -> BaseException:
+        """The exception, or a stand-in with its name and text; with the rank's traceback."""
+        _, error = self.load_cause()
+        chain = self.chain or (Link(self.kind, self.message),)
+        before: BaseException | None = None
+        for link in chain[:-1]:
+            stand_in = RankException(link.kind, link.message).with_traceback(
+                _traceback(link.frames)
+            )
+            before = _chained(stand_in, before, link.relation)
+        if error is None:
+            error = RankException(self.kind, self.message)
+        relation = chain[-2].relation if before else ""
+        return _chained(error, before, relation).with_traceback(_traceback(chain[-1].frames))
+
+
+class RankException(Exception):
+    """Stands in for an exception of a rank that could not be brought here.
+
+    kind: the name of its type. message: its text.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True)
+class RankDeath:
+    """The end of a rank's process while it worked for a call.
+
+    Either signal (its number) or exit_code is set. out_of_memory: None if it is not known.
+    """
+
+    pid: int
+    signal: int | None = None
+    exit_code: int | None = None
+    out_of_memory: bool | None = None
+
+    @property
+    def signal_name(self) -> str | None:
+        """``SIGKILL``, or ``signal 40`` for one without a name."""
+        if self.signal is None:
+            return None
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
+
+    def describe(self) -> str:
+        """What happened, for after ``rank 3 ``."""
+        if self.signal is None:
+            return f"(pid {self.pid}) ended with exit code {self.exit_code}"
+        text = f"(pid {self.pid}) was killed by {self.signal_name}"
+        return text + (": out of memory" if self.out_of_memory else "")
+
+    def advice(self) -> str:
+        """One sentence on what to do, or nothing."""
+        if self.signal is None:
+            return "It left by os._exit, or a library ended the process: see the rank's output."
+        if self.signal == signal.SIGKILL and self.out_of_memory:
+            return "Use less memory per rank: a smaller batch, fewer ranks, or fewer workers."
+        if self.signal == signal.SIGKILL and self.out_of_memory is None:
+            return "If nobody sent it, memory ran out: try a smaller batch, or see dmesg."
+        if self.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT):
+            return "Native code failed (a C extension, CUDA, NCCL): see the rank's output."
+        return ""
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """``0-2,4``: the one text form of a set of ranks."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def _chained(error: BaseException, before: BaseException | None, relation: str) -> BaseException:
+    if relation == "cause":
+        error.__cause__ = before
+    else:
+        error.__context__ = before
+    return error
+
+
+def _here() -> Any:
+    return sys._getframe()
+
+
+def _traceback(frames: tuple[Frame, ...]) -> types.TracebackType | None:
+    """A traceback that shows these frames wherever Python shows tracebacks.
+
+    Its frames are those of an empty function under other names: nothing of the rank is in them.
+    """
+    result: types.TracebackType | None = None
+    for frame in reversed(frames):
+        code = _here.__code__.replace(
+            co_filename=frame.filename, co_name=frame.function, co_firstlineno=frame.line
+        )
+        made = types.FunctionType(code, {"sys": sys, "__name__": "rank"})()
+        # -1 is no place in the code: so no column of it is underlined.
+        result = types.TracebackType(result, made, -1, frame.line)
+    return result

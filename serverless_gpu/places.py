@@ -1,0 +1,30 @@
+"""Where code is, in the words a notebook shows: ``Cell In[3], line 4``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def cell_of(filename: str) -> str | None:
+    """``Cell In[3]`` for the file name of code that this process's shell ran, else None."""
+    shell: Any = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", lambda: None)()
+    format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = format_code_name(filename) if format_code_name else None
+    return " ".join(found) if found else None
+
+
+def file_of(filename: str) -> str:
+    """A file name as short as it stays clear: relative if it is below the working folder."""
+    try:
+        relative = os.path.relpath(filename)
+    except (OSError, ValueError):  # the working folder is gone
+        return filename
+    return filename if relative.startswith("..") or filename.startswith("<") else relative
+
+
+def place(filename: str, line: int) -> str:
+    """``Cell In[3], line 4`` or ``train.py:4``."""
+    cell = cell_of(filename)
+    return f"{cell}, line {line}" if cell else f"{file_of(filename)}:{line}"
