@@ -216,7 +216,7 @@ def run_pytest(log: Log, kind: str) -> Outcome:
 
 
 def has_pytests(kind: str) -> bool:
-    return any((ROOT / "tests" / kind).glob("test_*.py"))
+    return any((ROOT / "tests" / kind).rglob("test_*.py"))
 
 
 def has_gpu() -> bool:
@@ -238,7 +238,7 @@ def pytest_kind(kind: str) -> Callable[[Log], Outcome]:
         if reason is None:
             return run_pytest(log, kind)
         log.write(f"Skipped: {reason}.\n")
-        files = len(list((ROOT / "tests" / kind).glob("test_*.py")))
+        files = len(list((ROOT / "tests" / kind).rglob("test_*.py")))
         return Outcome(skipped=files, notes=(reason,))
 
     return run
