@@ -1,13 +1,212 @@
+// The rules by which lines of several ranks become one text. Partial lines, progress lines and
+// floods have files of their own.
 #include "runtime/output_mux.h"
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/mux_support.h"
+
 namespace sgpu {
 namespace {
 
-TEST(OutputMux, HasNothingToShowAtFirst) {
+TEST(OutputMux, MergesEqualLinesUnderTheRanksThatPrintedThem) {
+    OutputMux mux({.world = 4});
+    for (const Rank rank : {2, 0, 1}) mux.add(rank, Stream::out, "loss 0.5\n", kStart);
+    mux.add(3, Stream::out, "loss 0.7\n", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0-2] loss 0.5\n[3] loss 0.7\n");
+}
+
+TEST(OutputMux, AWorldOfOneHasNoPrefix) {
+    OutputMux mux({.world = 1});
+    mux.add(0, Stream::out, "a\n\nb\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "a\n\nb\n");
+}
+
+TEST(OutputMux, ALineThatAllRanksReachedGoesOutAtOnce) {
+    OutputMux mux({.world = 8});
+    add_to_all(mux, 7, "epoch 1\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "");
+    mux.add(7, Stream::out, "epoch 1\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[0-7] epoch 1\n");
+}
+
+TEST(OutputMux, ALineThatNobodyCanJoinGoesOutAtOnce) {
+    OutputMux mux({.world = 3});
+    mux.add(2, Stream::out, "c\n", kStart);
+    mux.add(0, Stream::out, "a\n", kStart);
+    mux.add(1, Stream::out, "b\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[2] c\n");
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "[0] a\n[1] b\n") << "rank 2 could still have joined";
+}
+
+TEST(OutputMux, ALineThatOthersCouldJoinWaitsForTheWindow) {
+    OutputMux mux({.world = 2, .window = 50ms});
+    mux.add(0, Stream::out, "only here\n", kStart);
+    EXPECT_EQ(mux.next_due(), kStart + 50ms);
+    EXPECT_EQ(show(mux.take(kStart + 49ms)), "");
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "[0] only here\n");
+    EXPECT_EQ(mux.next_due(), std::nullopt);
+}
+
+TEST(OutputMux, TheWindowCountsFromTheFirstRankThatPrintedTheLine) {
+    OutputMux mux({.world = 3, .window = 50ms});
+    mux.add(1, Stream::out, "x\n", kStart);
+    mux.add(0, Stream::out, "x\n", kStart + 40ms);
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "[0-1] x\n");
+    mux.add(2, Stream::out, "x\n", kStart + 60ms);
+    EXPECT_EQ(show(mux.take(kStart + 110ms)), "[2] x\n");
+}
+
+TEST(OutputMux, NextDueIsAtOnceWhenALineCanGo) {
+    OutputMux mux({.world = 1});
+    EXPECT_EQ(mux.next_due(), std::nullopt);
+    mux.add(0, Stream::out, "x\n", kStart);
+    EXPECT_EQ(mux.next_due(), kStart);
+}
+
+TEST(OutputMux, KeepsTheOrderOfStdoutAgainstStderr) {
     OutputMux mux({.world = 2});
-    EXPECT_TRUE(mux.flush().empty());
+    mux.add(0, Stream::out, "1\n", kStart);
+    mux.add(0, Stream::err, "2\n", kStart);
+    mux.add(0, Stream::out, "3\n", kStart);
+    mux.add(1, Stream::err, "2\n", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] 1\n{[0-1] 2\n}[0] 3\n");
+}
+
+TEST(OutputMux, TheSameTextOnAnotherStreamIsAnotherLine) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "x\n", kStart);
+    mux.add(1, Stream::err, "x\n", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] x\n{[1] x\n}");
+}
+
+TEST(OutputMux, JoinsAdjacentLinesOfAStreamInOneChunk) {
+    OutputMux mux({.world = 1});
+    mux.add(0, Stream::out, "a\nb\n", kStart);
+    mux.add(0, Stream::err, "c\n", kStart);
+    const std::vector<Chunk> expected = {{Stream::out, "a\nb\n"}, {Stream::err, "c\n"}};
+    EXPECT_EQ(mux.take(kStart), expected);
+}
+
+TEST(OutputMux, ARankThatPrintsOneMoreLineDoesNotSplitTheOthers) {
+    OutputMux mux({.world = 4});
+    add_to_all(mux, 4, "epoch 1\n", kStart);
+    mux.add(1, Stream::out, "epoch 2\n", kStart);
+    mux.add(2, Stream::out, "epoch 2\n", kStart);
+    mux.add(0, Stream::out, "saved\nepoch 2\n", kStart);
+    mux.add(3, Stream::out, "epoch 2\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[0-3] epoch 1\n[0] saved\n[0-3] epoch 2\n");
+}
+
+TEST(OutputMux, RanksThatWaitForEachOthersLinesEndInTheOlderOne) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "a\nb\n", kStart);
+    mux.add(1, Stream::out, "b\na\n", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] a\n[0-1] b\n[1] a\n");
+}
+
+TEST(OutputMux, EqualLinesThatARankRepeatsAreShownAsOften) {
+    OutputMux mux({.world = 2});
+    add_to_all(mux, 2, "x\nx\nx\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[0-1] x\n[0-1] x\n[0-1] x\n");
+}
+
+TEST(OutputMux, NobodyWaitsForARankThatEnded) {
+    OutputMux mux({.world = 3});
+    mux.rank_ended(2);
+    mux.rank_ended(2);
+    mux.add(0, Stream::out, "x\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "");
+    mux.add(1, Stream::out, "x\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[0-1] x\n");
+}
+
+TEST(OutputMux, WhatARankLeftIsWholeWhenItEnds) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "bye", kStart);
+    mux.add(1, Stream::out, "bye\n", kStart);
+    mux.rank_ended(0);
+    EXPECT_EQ(show(mux.take(kStart)), "[0-1] bye\n");
+    mux.add(1, Stream::out, "alone\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[1] alone\n");
+}
+
+TEST(OutputMux, FlushRankShowsAllOfThatRankWithWhoeverCanMerge) {
+    OutputMux mux({.world = 3});
+    mux.add(0, Stream::out, "a\nb\n", kStart);
+    mux.add(1, Stream::out, "a\nc\n", kStart);
+    EXPECT_EQ(show(mux.flush_rank(0)), "[0-1] a\n[0] b\n");
+    EXPECT_EQ(show(mux.flush_rank(0)), "");
+    EXPECT_EQ(show(mux.flush_rank(1)), "[1] c\n");
+}
+
+TEST(OutputMux, ModeAllNeverMergesAndKeepsTheOrderOfArrival) {
+    OutputMux mux({.world = 3, .mode = OutputMux::Mode::all});
+    for (const Rank rank : {2, 0, 1, 2}) mux.add(rank, Stream::out, "x\n", kStart);
+    EXPECT_EQ(mux.next_due(), kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[2] x\n[0] x\n[1] x\n[2] x\n");
+}
+
+TEST(OutputMux, LinesOfRanksOutsideShowAreCountedOnly) {
+    OutputMux mux({.world = 4, .show = RankSet{1, 2, 9}});
+    add_to_all(mux, 4, "x\ny\n", kStart);
+    mux.rank_ended(0);
+    EXPECT_EQ(show(mux.take(kStart)), "[1-2] x\n[1-2] y\n");
+    EXPECT_EQ(show(mux.flush_rank(3)), "");
+    EXPECT_EQ(show(mux.flush()), "");
+    EXPECT_EQ(mux.hidden_lines(), 4U);
+}
+
+TEST(OutputMux, AnEmptyShowShowsNothing) {
+    OutputMux mux({.world = 2, .show = RankSet{}});
+    add_to_all(mux, 2, "x\n", kStart);
+    EXPECT_EQ(mux.next_due(), std::nullopt);
+    EXPECT_EQ(show(mux.flush()), "");
+    EXPECT_EQ(mux.hidden_lines(), 2U);
+}
+
+TEST(OutputMux, PrefixesAreDimIfColourIsOn) {
+    OutputMux mux({.world = 2, .colour = true});
+    add_to_all(mux, 2, "x\n\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "\x1b[90m[0-1]\x1b[0m x\n\x1b[90m[0-1]\x1b[0m\n");
+}
+
+TEST(OutputMux, AColourLeftOpenEndsWithItsLine) {
+    OutputMux mux({.world = 1});
+    mux.add(0, Stream::out, "\x1b[31mred\n\x1b[31mred\x1b[0m\nplain\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "\x1b[31mred\x1b[0m\n\x1b[31mred\x1b[0m\nplain\n");
+}
+
+TEST(OutputMux, MergesSixteenRanks) {
+    OutputMux mux({.world = 16});
+    add_to_all(mux, 16, "start\n", kStart);
+    for (Rank rank = 0; rank < 16; ++rank)
+        mux.add(rank, Stream::out, rank % 2 == 0 ? "even\nend\n" : "odd\nend\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)),
+              "[0-15] start\n[0,2,4,6,8,10,12,14] even\n[1,3,5,7,9,11,13,15] odd\n[0-15] end\n");
+}
+
+// A quiet rank must not let the others' lines fill the memory within one window.
+TEST(OutputMux, ShowsTheOldestLinesBeforeTheQueuesGrowTooLarge) {
+    OutputMux mux({.world = 2, .max_bytes = std::size_t{1} << 30});
+    const std::string line = std::string(60000, 'x') + "\n";
+    std::size_t added = 0;
+    while (!mux.next_due() || *mux.next_due() > kStart) {
+        ASSERT_LE(added, 2 * OutputMux::kMaxQueuedBytes);
+        mux.add(0, Stream::out, line, kStart);
+        added += line.size();
+    }
+    EXPECT_GT(added, OutputMux::kMaxQueuedBytes / 2);
+    EXPECT_FALSE(mux.take(kStart).empty());
+}
+
+TEST(OutputMux, LinesAfterFlushAreTakenAsBefore) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "begun", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] begun\n");
+    mux.add(0, Stream::out, "\nlate\n", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] late\n");
+    EXPECT_EQ(show(mux.flush()), "");
 }
 
 }  // namespace
