@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .support import ForkServer, Notebook
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    server = ForkServer(tmp_path_factory.mktemp("fork"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sqlite store without runs. Making one takes MLflow over a second, copying it nothing."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder "project" as working directory, and none of MLflow's state of other tests."""
+    before = dict(os.environ)
+    for name in list(os.environ):
+        if name.startswith(("MLFLOW_", "SERVERLESS_GPU_", "JPY_SESSION_NAME")):
+            del os.environ[name]
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    yield
+    if "mlflow" in sys.modules:
+        import mlflow
+
+        while mlflow.active_run():
+            mlflow.end_run()
+        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
+        mlflow.tracking.fluent._active_experiment_id = None
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def notebook(
+    fork_server: ForkServer, empty_store: Path, clean_environment: None, tmp_path: Path
+) -> Iterator[Notebook]:
+    """A notebook in a folder whose default store exists."""
+    shutil.copy(empty_store, "mlflow.db")
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    notebook = Notebook(fork_server, private)
+    yield notebook
+    notebook.close()
