@@ -187,22 +187,15 @@ def run_ctest(log: Log, preset: str, labels: str | None) -> Outcome:
     report.unlink(missing_ok=True)
     details = LOGS / preset
     shutil.rmtree(details, ignore_errors=True)
-    sanitized = ("-L", labels) if labels else ()
-    before = without_address_randomisation(log) if labels else ()
-    ended_well = log.run(
-        *before,
-        "env",
-        f"GTEST_OUTPUT=xml:{details}/",
-        CTEST,
-        "--test-dir",
-        str(folder),
-        "--output-on-failure",
-        "--output-junit",
-        str(report),
-        "--parallel",
-        "2",
-        *sanitized,
-    )
+    command = [CTEST, "--test-dir", str(folder), "--output-on-failure", "--parallel", "2"]
+    command += ["--output-junit", str(report)]
+    environment = ["env", f"GTEST_OUTPUT=xml:{details}/"]
+    if labels is not None:
+        command += ["-L", labels]
+        # Without it undefined behaviour is printed, and the test passes.
+        environment += ["UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"]
+        environment += without_address_randomisation(log)
+    ended_well = log.run(*environment, *command)
     return checked(ctest_outcome(report, details), ended_well)
 
 

@@ -11,9 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON_HEADER = re.compile(r"Python\.h|pybind11/.*")
 KERNEL_HEADER = re.compile(r"(xeus|xeus-zmq|kernel)/")
-MAGICS_MAY = re.compile(
-    r"magics/.*|runtime/(result|rank_set)\.h|[a-z_]+"
-)  # the last: standard headers
+STANDARD_HEADER = "[a-z_]+"
+MAGICS_MAY = re.compile(rf"magics/.*|runtime/(result|rank_set)\.h|{STANDARD_HEADER}")
 HARD_LIMITS = {".h": 200, ".cpp": 500}
 
 
