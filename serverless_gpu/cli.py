@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         where = install_kernelspec(prefix=options.prefix)
-    except (OSError, LookupError) as error:
+    except (ImportError, OSError, LookupError) as error:
         print(f"serverless-gpu: {error}", file=sys.stderr)
         return 1
     print(f"Installed the kernel '{KERNEL_NAME}' in {where}")
@@ -36,7 +36,8 @@ def install_kernelspec(prefix: str | None = None) -> Path:
     The wheel's own kernelspec serves a Jupyter of the same environment; this one serves any.
     It goes to `prefix`/share/jupyter/kernels, or to the user's own Jupyter folder without one.
 
-    Raises LookupError if the package is not installed, OSError if the folder cannot be written.
+    Raises LookupError if the package is not installed, ImportError without jupyter_client, OSError
+    if the folder cannot be written.
     """
     from jupyter_client.kernelspec import KernelSpecManager
 

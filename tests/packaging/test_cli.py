@@ -69,6 +69,16 @@ def test_a_prefix_that_cannot_be_written_is_one_line(
     assert error.count("\n") == 1
 
 
+def test_without_jupyter_client_the_error_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jupyter_client.kernelspec", None)
+    assert cli.main(["install"]) == 1
+    error = capsys.readouterr().err
+    assert "jupyter_client" in error
+    assert error.count("\n") == 1
+
+
 def test_without_an_installed_package_the_error_names_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
