@@ -10,8 +10,8 @@ namespace {
 
 using Wrong = std::optional<std::string>;
 
-constexpr std::array<std::string_view, 8> kGpuTypes = {"H100", "H200", "B200", "A100",
-                                                       "A10",  "L4",   "L40S", "T4"};
+constexpr std::array<std::string_view, 9> kGpuTypes = {"H100", "H200", "B200", "A100", "A10",
+                                                       "L4",   "L40S", "T4",   "V100"};
 constexpr std::array<std::string_view, 3> kMlflowModes = {"always", "lazy", "off"};
 constexpr std::array<std::string_view, 3> kOutputModes = {"merged", "all", "none"};
 constexpr std::array<std::string_view, 1> kNoTimeout = {"none"};
@@ -122,7 +122,7 @@ const std::array<Flag, 10> kFlags = {{
      .metavar = "MODE",
      .wants = "always, lazy or off",
      .help = "a run for this cell: always, lazy (when something is logged) or off",
-     .standard = "lazy",
+     .standard = "SERVERLESS_GPU_MLFLOW, else always",
      .choices = kMlflowModes,
      .apply = apply_mlflow},
     {.name = "--name",

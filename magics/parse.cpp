@@ -10,7 +10,8 @@
 namespace sgpu::magics {
 namespace {
 
-// Farther words are no slip of the fingers, so nothing is suggested for them.
+// Farther words are no slip of the fingers, so nothing is suggested for them; nor are words of
+// which more than half would have to change.
 constexpr std::size_t kNearEnough = 3;
 // What a user's word is cut to in an error, so that the error stays one short line.
 constexpr std::size_t kQuotedLength = 60;
@@ -20,17 +21,20 @@ Error wrong(std::string_view magic, const std::string& what) {
 }
 
 std::string quoted(std::string_view text) {
-    std::string shown(text.substr(0, kQuotedLength));
+    std::size_t length = std::min(text.size(), kQuotedLength);
+    const auto inside_character = [&] { return (text[length] & 0xC0) == 0x80; };
+    while (length > 0 && length < text.size() && inside_character()) --length;
+    std::string shown(text.substr(0, length));
     for (char& c : shown)
         if (static_cast<unsigned char>(c) < ' ') c = ' ';
-    return "'" + shown + (text.size() > kQuotedLength ? "...'" : "'");
+    return "'" + shown + (length < text.size() ? "...'" : "'");
 }
 
 // The name in the table that is nearest to `word`; "" if none is near.
 template <class Table>
 std::string nearest(const Table& table, std::string_view word) {
     std::string best;
-    std::size_t best_distance = std::min(kNearEnough, word.size()) + 1;
+    std::size_t best_distance = std::min(kNearEnough, word.size() / 2) + 1;
     for (const auto& entry : table) {
         std::size_t distance = edit_distance(word, entry.name);
         // Half a name typed is a likelier slip than another name of the same length.
@@ -65,15 +69,17 @@ Error unknown_flag(const std::string& name) {
                      advice(nearest(flags(), "--" + bare), "the flags are " + names(flags())));
 }
 
-Error stray_word(const Word& word) {
+// A word that no flag takes. `last` is the flag before it, with its value.
+Error stray_word(const Word& word, const Flag* last, std::string_view value) {
+    const std::string what = "unexpected word " + quoted(word.text);
     const std::string near = word.literal ? "" : nearest(flags(), "--" + word.text);
-    if (!near.empty())
-        return wrong(kCellMagic, "unexpected word " + quoted(word.text) + advice(near, ""));
+    if (!near.empty()) return wrong(kCellMagic, what + advice(near, ""));
     if (to_count(word.text))
-        return wrong(kCellMagic, "unexpected word " + quoted(word.text) + "; write --gpus " +
-                                     word.text + " for a number of GPUs");
-    return wrong(kCellMagic, "unexpected word " + quoted(word.text) +
-                                 "; the code begins on the line below %%distributed");
+        return wrong(kCellMagic, what + "; write --gpus " + word.text + " for a number of GPUs");
+    if (last != nullptr && last->repeats && is_identifier(word.text))
+        return wrong(kCellMagic, what + "; names stand between commas: " + std::string(last->name) +
+                                     ' ' + std::string(value) + ',' + word.text);
+    return wrong(kCellMagic, what + "; the code goes on the lines below %%distributed");
 }
 
 // Reads flags from left to right into a command.
@@ -92,25 +98,26 @@ public:
 private:
     std::optional<Error> read_flag() {
         const Word& word = words_[place_++];
-        if (!word.looks_like_flag()) return stray_word(word);
+        if (!word.looks_like_flag()) return stray_word(word, last_, value_);
         const std::size_t equals = word.text.find('=');
         const std::string name = word.text.substr(0, equals);
         const Flag* flag = find_flag(name);
         if (flag == nullptr) return unknown_flag(name);
         if (!flag->repeats && !seen_.insert(flag->name).second)
             return wrong(kCellMagic, name + " is given twice; keep one of them");
-        std::string value;
+        last_ = flag;
+        value_.clear();
         if (equals != std::string::npos) {
-            value = word.text.substr(equals + 1);
+            value_ = word.text.substr(equals + 1);
             if (!flag->takes_value())
-                return wrong(kCellMagic, name + " takes no value, got " + quoted(value) +
+                return wrong(kCellMagic, name + " takes no value, got " + quoted(value_) +
                                              "; write " + name + " alone");
         } else if (flag->takes_value()) {
             if (place_ == words_.size() || words_[place_].looks_like_flag())
                 return wrong(kCellMagic, name + " needs a value: " + std::string(flag->wants));
-            value = words_[place_++].text;
+            value_ = words_[place_++].text;
         }
-        if (auto part = flag->apply(command_, value))
+        if (auto part = flag->apply(command_, value_))
             return wrong(kCellMagic,
                          name + " takes " + std::string(flag->wants) + ", got " + quoted(*part));
         return {};
@@ -135,6 +142,8 @@ private:
     const std::vector<Word>& words_;
     std::size_t place_ = 0;
     std::set<std::string_view> seen_;
+    const Flag* last_ = nullptr;  // the flag read last, and its value
+    std::string value_;
     CellCommand command_;
 };
 
