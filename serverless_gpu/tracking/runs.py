@@ -241,6 +241,8 @@ def _experiment_id(client: Any, name: str | None) -> str:
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
+    if found.lifecycle_stage == "deleted":
+        raise MlflowException(f"experiment {name!r} is deleted: restore it, or choose another")
     return str(found.experiment_id)
 
 

@@ -37,11 +37,13 @@ class ForkServer:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
-    def fork(self, role: str, argument: Any = None) -> tuple[Connection, int]:
+    def fork(self, role: str, argument: Any = None) -> tuple[Connection, int, int]:
+        """Connection, pid and pidfd of a new child; the pidfd is opened before it may end."""
         connection = Client(self.address, family="AF_UNIX")
         pid = connection.recv()
+        pidfd = os.pidfd_open(pid)
         connection.send((role, argument))
-        return connection, pid
+        return connection, pid, pidfd
 
     def close(self) -> None:
         self._process.kill()
@@ -51,10 +53,10 @@ class ForkServer:
 class Process:
     """A child of the fork server, known by pidfd: its pid cannot be mistaken."""
 
-    def __init__(self, connection: Connection, pid: int) -> None:
+    def __init__(self, connection: Connection, pid: int, pidfd: int) -> None:
         self.connection = connection
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        self.pidfd = pidfd
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         signal.pidfd_send_signal(self.pidfd, signum)
