@@ -1,0 +1,230 @@
+"""The function API: `@distributed` and `.distributed(...)`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from . import accelerator, call, pool, serialize
+from .errors import NestedCallError
+from .gpu_type import GPUType
+from .rank import in_rank
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KNOWN = (
+    "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, name"
+)
+
+
+class DistributedFunction(Generic[P, R]):
+    """A function that also runs on ranks. Calling it runs it here, as if it were not decorated."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        gpus: int | None,
+        gpu_type: str | GPUType | None,
+        timeout: float | None,
+        session: bool,
+        mlflow: str | None,
+        env: Mapping[str, str],
+        name: str | None,
+    ) -> None:
+        self._function = function
+        self._gpus = gpus
+        self._gpu_type = gpu_type
+        self._timeout = timeout
+        self._session = session
+        self._mlflow = mlflow
+        self._env = dict(env)
+        self._name = name
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> DistributedFunction[..., R]:
+        if instance is None:
+            return self
+        bound: Callable[..., R] = self._function.__get__(instance, owner)
+        return DistributedFunction(
+            bound,
+            self._gpus,
+            self._gpu_type,
+            self._timeout,
+            self._session,
+            self._mlflow,
+            self._env,
+            self._name,
+        )
+
+    def __repr__(self) -> str:
+        return f"<distributed function {getattr(self, '__qualname__', self._function)}>"
+
+    def distributed(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        """Runs the function on every rank and returns their values, in rank order.
+
+        Blocks until all ranks have ended. Arguments and the function travel by value (cloudpickle),
+        large arrays through shared memory. An async function is run to its end in each rank.
+
+        Raises:
+            TypeError: the arguments do not fit the signature; nothing was started.
+            UnpicklableError: something the function needs cannot travel; nothing was started.
+            AcceleratorMismatchError: the GPU type is not attached; nothing was started.
+            RankError: a rank raised. Also an instance of what it raised.
+            RankDiedError: a rank's process ended.
+            DistributedTimeoutError: the call did not end within `timeout` seconds.
+            NestedCallError: called in a rank.
+            KeyboardInterrupt: the user pressed Stop.
+        """
+        name = getattr(self._function, "__name__", "function")
+        if in_rank():
+            raise NestedCallError(
+                f"{name}.distributed() was called inside a rank; call {name}(...) there, which "
+                "runs it on that rank"
+            )
+        inspect.signature(self._function).bind(*args, **kwargs)
+        ranks, here = accelerator.check(self._gpus, self._gpu_type)
+        options = call.CallOptions(
+            timeout=self._timeout,
+            mlflow=self._mlflow,
+            name=self._name,
+            env=self._env,
+            title=name,
+            source=_source(self._function),
+        )
+        payload = serialize.dump((self._function, args, kwargs), what=name)
+        if self._session:
+            from .sessions import session
+
+            return session().call(payload, options, self._gpus, here)
+        return _on_fresh_ranks(payload, options, ranks, here.label)
+
+
+def _on_fresh_ranks(
+    payload: serialize.Payload, options: call.CallOptions, ranks: int, device: str
+) -> list[Any]:
+    owner = pool.get()
+    children = owner.core.take(ranks)
+    group = call.Group(
+        members=list(enumerate(children)),
+        world=ranks,
+        session=False,
+        epoch=f"{owner.token}-f{children[0]}",
+        device=device,
+    )
+    try:
+        ended = call.run(owner, group, "function", payload, options)
+    finally:
+        owner.core.retire(children)
+        owner.core.set_spares(max(here_default(), ranks))
+    if ended.error is not None:
+        raise ended.error
+    return [ended.values[rank] for rank in range(ranks)]
+
+
+def here_default() -> int:
+    """Ranks that are kept warm."""
+    return accelerator.detect().default_ranks
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return ""
+
+
+@overload
+def distributed(function: Callable[P, R]) -> DistributedFunction[P, R]: ...
+
+
+@overload
+def distributed(
+    *,
+    gpus: int | None = None,
+    gpu_type: str | GPUType | None = None,
+    timeout: float | None = call.DEFAULT_TIMEOUT,
+    session: bool = False,
+    mlflow: str | None = None,
+    env: Mapping[str, str] | None = None,
+    name: str | None = None,
+    num_accelerators: int | None = None,
+    accelerator_type: str | None = None,
+) -> Callable[[Callable[P, R]], DistributedFunction[P, R]]: ...
+
+
+def distributed(
+    function: Callable[..., Any] | None = None,
+    *,
+    gpus: int | None = None,
+    gpu_type: str | GPUType | None = None,
+    timeout: float | None = call.DEFAULT_TIMEOUT,
+    session: bool = False,
+    mlflow: str | None = None,
+    env: Mapping[str, str] | None = None,
+    name: str | None = None,
+    num_accelerators: int | None = None,
+    accelerator_type: str | None = None,
+    **unknown: Any,
+) -> Any:
+    """Makes a function run on every rank when called as `fn.distributed(...)`.
+
+    `@distributed`, `@distributed()` and `@distributed(gpus=8, ...)` are the same decorator.
+
+    Args:
+        gpus: ranks, one per GPU; default: all GPUs of the machine, 8 CPU ranks where there is none.
+        gpu_type: what must be attached, a `GPUType` or its name; default: what is there.
+        timeout: seconds that a call may take, 3 hours by default; None for no limit.
+        session: run in the ranks that `%%distributed` cells share, where their variables are;
+            default: in clean ranks that know nothing of earlier calls.
+        mlflow: "always", "lazy" or "off"; default: SERVERLESS_GPU_MLFLOW, else "always".
+        env: environment variables that the ranks get besides the notebook's.
+        name: of the MLflow run.
+        num_accelerators, accelerator_type: the newer spelling of `gpus` and `gpu_type`; the type may
+            be written as "GPU_8xH100".
+
+    Raises:
+        TypeError: an unknown argument, a function that is none, a value of the wrong type.
+        ValueError: a value out of its range.
+    """
+    if unknown:
+        raise TypeError(
+            f"distributed() does not know {', '.join(sorted(unknown))}; it knows {_KNOWN}"
+        )
+    if function is not None and not callable(function):
+        raise TypeError(
+            f"distributed() decorates a function, got {function!r}; options go by name, "
+            "as in @distributed(gpus=8)"
+        )
+    if timeout is not None and (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not timeout > 0
+        or math.isinf(timeout)
+    ):
+        raise ValueError(f"timeout takes seconds above 0, or None for no limit, got {timeout!r}")
+    if env is not None and not all(isinstance(v, str) for pair in env.items() for v in pair):
+        raise TypeError("env takes a dict of strings to strings")
+    if gpus is not None and num_accelerators is not None and gpus != num_accelerators:
+        raise TypeError(f"gpus={gpus} and num_accelerators={num_accelerators} contradict each other")
+
+    def decorate(target: Callable[..., Any]) -> DistributedFunction[..., Any]:
+        return DistributedFunction(
+            target,
+            gpus if gpus is not None else num_accelerators,
+            gpu_type if gpu_type is not None else accelerator_type,
+            timeout,
+            session,
+            mlflow,
+            env or {},
+            name,
+        )
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,104 @@
+"""Where output goes: our kernel, ipykernel, or a plain script. One interface for the three."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+
+class Host(Protocol):
+    """Threads: any."""
+
+    #: Whether ANSI colours are shown.
+    colour: bool
+    #: Whether messages can be shown and updated.
+    rich: bool
+
+    def capture(self) -> Any:
+        """A token for the cell that runs now; output with it goes there, whenever it comes."""
+
+    def stream(self, parent: Any, name: str, text: str) -> None: ...
+
+    def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None: ...
+
+
+class KernelHost:
+    """Our kernel: messages with an explicit parent."""
+
+    colour = True
+    rich = True
+
+    def capture(self) -> Any:
+        from . import kernel
+
+        return kernel.current_parent()
+
+    def stream(self, parent: Any, name: str, text: str) -> None:
+        self.message(parent, "stream", {"name": name, "text": text})
+
+    def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
+        from . import kernel
+
+        kernel.publish(message_type, content, parent)
+
+
+class IPyKernelHost:
+    """ipykernel: its session sends on the iopub thread's socket, with our parent."""
+
+    colour = True
+    rich = True
+
+    def __init__(self, ipykernel: Any) -> None:
+        self._kernel = ipykernel
+
+    def capture(self) -> Any:
+        return self._kernel.get_parent("shell")
+
+    def stream(self, parent: Any, name: str, text: str) -> None:
+        self.message(parent, "stream", {"name": name, "text": text})
+
+    def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            message_type,
+            content,
+            parent=parent,
+            ident=self._kernel.topic(message_type),
+        )
+
+
+class ScriptHost:
+    """A plain script: lines to stdout and stderr, the plain text of what is displayed."""
+
+    rich = False
+
+    def __init__(self) -> None:
+        self.colour = sys.stdout.isatty()
+
+    def capture(self) -> Any:
+        return None
+
+    def stream(self, parent: Any, name: str, text: str) -> None:
+        stream = sys.stdout if name == "stdout" else sys.stderr
+        stream.write(text)
+        stream.flush()
+
+    def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
+        text = content.get("data", {}).get("text/plain")
+        if message_type == "display_data" and isinstance(text, str):
+            self.stream(parent, "stdout", text + "\n")
+
+
+def find() -> Host:
+    """The host of this process."""
+    kernel = sys.modules.get("serverless_gpu.kernel")
+    if kernel is not None and kernel.in_kernel():
+        return KernelHost()
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    ipykernel = getattr(shell, "kernel", None)
+    if ipykernel is not None and hasattr(ipykernel, "iopub_socket"):
+        return IPyKernelHost(ipykernel)
+    return ScriptHost()

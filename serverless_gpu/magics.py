@@ -1,0 +1,136 @@
+"""The magics: what `%%distributed` and `%distributed` do. Their text is parsed in C++."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from . import _core, accelerator, call, pool
+from .sessions import session
+
+
+def _parsed(parse: Any, line: str) -> Any:
+    try:
+        return parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _ranks(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+class Magics:
+    """The two magics of one IPython shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        shell.register_magic_function(self.cell, "cell", "distributed")
+        shell.register_magic_function(self.line, "line", "distributed")
+        magics = shell.magics_manager.magics
+        magics["cell"]["distributed"].__func__.__doc__ = _core.cell_help()
+        magics["line"]["distributed"].__func__.__doc__ = _core.line_help()
+
+    def cell(self, line: str, cell: str) -> None:
+        flags = _parsed(_core.parse_cell_line, line)
+        self._check_syntax(cell)
+        namespace = self._shell.user_ns
+        missing = [name for name in flags["push"] if name not in namespace]
+        if missing:
+            raise UsageError(
+                f"%%distributed: --push {','.join(missing)}: not defined in the notebook"
+            )
+        options = call.CallOptions(
+            timeout=flags.get("timeout", call.DEFAULT_TIMEOUT),
+            mlflow=flags["mlflow"],
+            name=flags["name"],
+            output=flags["output"],
+            output_ranks=flags["output_ranks"],
+            title="cell",
+            source=cell,
+        )
+        pulled = session().run(
+            cell,
+            gpus=flags["gpus"],
+            gpu_type=flags["gpu_type"],
+            ranks=_ranks(flags["ranks"]),
+            push={name: namespace[name] for name in flags["push"]},
+            pull=flags["pull"],
+            fresh=flags["fresh"],
+            options=options,
+        )
+        namespace.update(pulled)
+
+    def _check_syntax(self, cell: str) -> None:
+        """One SyntaxError here, before anything is sent, instead of one per rank."""
+        source = self._shell.transform_cell(cell)
+        flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compile(source, "<%%distributed cell>", "exec", flags)
+
+    def line(self, line: str) -> None:
+        verb, ranks = _parsed(_core.parse_line, line)
+        getattr(self, f"_{verb}")(ranks)
+
+    def _status(self, _: str | None) -> None:
+        owner = pool.running()
+        here = accelerator.detect()
+        device = f"{here.count} x {here.name}" if here.is_gpu else "no GPU: CPU ranks"
+        print(f"Machine: {device}.")
+        if owner is None:
+            print("No rank processes yet: the first call or cell starts them.")
+            return
+        pids = owner.core.pids()
+        state = "warm" if owner.fork_server_up() else "starting"
+        trouble = owner.why_dead()
+        print(f"Fork server: {trouble or state} (pid {pids['fork_server']}).")
+        ranks = session().status()["ranks"]
+        if not ranks:
+            print("Session: none; the first %%distributed cell makes it.")
+        for rank in ranks:
+            print(f"Rank {rank['rank']}: " + (f"pid {rank['pid']}" if rank["alive"] else "ended"))
+        others = len(pids["children"]) - sum(rank["alive"] for rank in ranks)
+        print(f"Other processes (spares, rendezvous, tracker): {others}. Folder: {owner.folder}")
+
+    def _restart(self, _: str | None) -> None:
+        count = session().gpus
+        session().restart()
+        print(
+            f"New session of {count} ranks; variables of the old one are gone."
+            if count
+            else "There is no session to restart; the next %%distributed cell makes one."
+        )
+
+    def _stop(self, _: str | None) -> None:
+        session().stop()
+        pool.stop()
+        print("All rank processes have ended; the next call or cell starts new ones.")
+
+    def _logs(self, ranks: str | None) -> None:
+        owner = pool.running()
+        folder = owner.folder / "logs" if owner is not None else None
+        calls = sorted(folder.glob("call-*"), key=_number) if folder and folder.is_dir() else []
+        if not calls:
+            print("No rank has written anything yet.")
+            return
+        wanted = _ranks(ranks)
+        for path in sorted(calls[-1].glob("rank-*.log"), key=_number):
+            if wanted is not None and _number(path) not in wanted:
+                continue
+            print(f"--- rank {_number(path)} ({path})")
+            sys.stdout.write(path.read_text(errors="replace"))
+
+    def _doctor(self, _: str | None) -> None:
+        raise UsageError("%distributed doctor is not there yet; see %distributed status")
+
+
+def _number(path: Any) -> int:
+    return int(path.stem.rpartition("-")[2])

@@ -1,0 +1,32 @@
+"""What a notebook has from the start: the magics, the decorator, and ranks that warm up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def start(shell: Any) -> None:
+    """Puts everything in place; the rank processes come up in the background.
+
+    `SERVERLESS_GPU_WARM=0` leaves them out until the first call.
+    """
+    from . import pool
+    from .decorator import distributed, here_default
+    from .magics import Magics
+
+    shell.user_ns.setdefault("distributed", distributed)
+    # Not the user's own variable: %whos and --push do not list it.
+    shell.user_ns_hidden.setdefault("distributed", distributed)
+    Magics(shell)
+    if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
+        owner = pool.get()
+        owner.store_file()
+        owner.core.set_spares(here_default())
+
+
+def on_shutdown(restart: bool) -> None:
+    """The kernel ends: everything behind it does, too."""
+    from . import pool
+
+    pool.stop()

@@ -1,0 +1,166 @@
+"""The notebook's one pool of rank processes, and the helper processes that stand beside the ranks."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import _core
+from .rank import in_rank
+
+if TYPE_CHECKING:
+    from .tracking.client import Tracker
+
+_GUARD = str(Path(_core.__file__).parent / "serverless-gpu-guard")
+_PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent)
+
+#: The fork server imports nothing from the notebook's folder, where a file may be called random.py.
+_FORK_SERVER = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    f"sys.path.append({_PACKAGE_PARENT!r}); "
+    "from serverless_gpu.rank.fork_server import main; main()"
+)
+#: What the tracker may take after the notebook's end, to write what ranks have logged, in seconds.
+TRACKER_LINGER = 2.0
+
+
+class PoolError(RuntimeError):
+    """The processes behind the notebook could not be started or have ended."""
+
+
+class Pool:
+    """Owns the C++ pool. One per notebook process; `get` makes it and replaces a broken one.
+
+    Threads: any.
+    """
+
+    def __init__(self) -> None:
+        #: Names this pool in the store and to the tracker.
+        self.token = uuid.uuid4().hex[:12]
+        try:
+            self.core = _core.RankPool(
+                guard=_GUARD, fork_server=[sys.executable, "-c", _FORK_SERVER]
+            )
+        except OSError as error:
+            raise PoolError(f"the rank processes could not be started: {error}") from error
+        self._lock = threading.RLock()
+        self._store: tuple[int, str] | None = None
+        self._tracker_service: tuple[int, str] | None = None
+        self._tracker: Tracker | None = None
+        self._started = 0
+        self.ready = self.core.fork_server_ready()
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.core.folder)
+
+    def fork_server_up(self) -> bool:
+        """Whether calls find a warm fork server."""
+        return bool(self.ready.answers().get(0))
+
+    def _service(
+        self, old: tuple[int, str] | None, entry: str, name: str, linger: float, **config: object
+    ) -> tuple[int, str]:
+        """The running service, or a new one in its place if it has died: child and path."""
+        if old is not None and old[0] not in self.core.dead_children():
+            return old
+        self._started += 1
+        path = str(self.folder / f"{name}-{self._started}")
+        settings = {name: path, **config}
+        child, _ = self.core.start_service(entry, json.dumps(settings), linger)
+        return child, path
+
+    def store_file(self) -> str:
+        """The file in which ranks find the rendezvous' port; starts its process if there is none."""
+        with self._lock:
+            self._store = self._service(
+                self._store, "serverless_gpu.rank.rendezvous:main", "store_file", 0
+            )
+            return self._store[1]
+
+    def _tracker_socket(self) -> str:
+        with self._lock:
+            self._tracker_service = self._service(
+                self._tracker_service,
+                "serverless_gpu.tracking.tracker:main",
+                "socket",
+                TRACKER_LINGER,
+                notebook_pid=os.getpid(),
+                cwd=os.getcwd(),
+                env={},
+                outlives_guard=True,
+            )
+            return self._tracker_service[1]
+
+    def tracker(self) -> Tracker:
+        """The connection to the process that owns the MLflow store."""
+        from .tracking.client import Tracker
+
+        with self._lock:
+            if self._tracker is None:
+                self._tracker = Tracker(self._tracker_socket)
+            return self._tracker
+
+    def why_dead(self) -> str:
+        """What is known about a process that ended unexpectedly: one line, "" if nothing."""
+        trouble = str(self.core.trouble)
+        log = self.folder / "fork_server.log"
+        try:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        except OSError:
+            last = []
+        return f"{trouble}: {last[0]}" if trouble and last else trouble
+
+
+_pool: Pool | None = None
+_pool_pid = 0
+_lock = threading.Lock()
+
+
+def get() -> Pool:
+    """The notebook's pool; started if there is none, replaced if its guard has died.
+
+    Raises PoolError if the processes cannot be started.
+    """
+    global _pool, _pool_pid
+    if in_rank():
+        raise PoolError("a rank has no ranks of its own")
+    with _lock:
+        if _pool is not None and (_pool.core.broken or _pool_pid != os.getpid()):
+            old, _pool = _pool, None
+            if _pool_pid == os.getpid():
+                # Its end waits for the dead guard's other half to clean up.
+                threading.Thread(target=_discard, args=[old], daemon=True).start()
+            del old
+        if _pool is None:
+            _pool, _pool_pid = Pool(), os.getpid()
+        return _pool
+
+
+def _discard(pool: Pool) -> None:
+    del pool.core
+
+
+def running() -> Pool | None:
+    """The pool if there is one."""
+    return _pool
+
+
+def stop() -> None:
+    """Ends every process of the pool and waits until they are gone; the next call starts anew."""
+    global _pool
+    with _lock:
+        old, _pool = _pool, None
+    if old is not None and _pool_pid == os.getpid():
+        if old._tracker is not None:
+            old._tracker.close()
+        _discard(old)
+
+
+atexit.register(stop)

@@ -1,0 +1,121 @@
+"""Runs a `%%distributed` cell in a rank of the session: an IPython namespace that persists."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+from .. import serialize
+from . import display
+
+
+class RankDisplayPublisher(DisplayPublisher):
+    """Sends `display(...)` to the notebook."""
+
+    def publish(  # type: ignore[override]
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: str = "",
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        display.publish(data, metadata, transient=transient, update=update)
+
+    def clear_output(self, wait: bool = False) -> None:
+        display.clear_output(wait)
+
+
+class RankDisplayHook(DisplayHook):
+    """Sends the value of a cell's last expression to the notebook."""
+
+    def quiet(self) -> bool:
+        return bool(super().quiet())
+
+    def start_displayhook(self) -> None:
+        self._bundle: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(
+        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
+    ) -> None:
+        self._bundle, self._metadata = format_dict, md_dict or {}
+
+    def finish_displayhook(self) -> None:
+        if self._bundle:
+            content = {"data": display.encode_bundle(self._bundle), "metadata": self._metadata}
+            display.send("execute_result", content)
+
+
+class RankShell(InteractiveShell):
+    """IPython without a terminal: errors are raised to the caller, not printed."""
+
+    displayhook_class = Type(RankDisplayHook)
+    display_pub_class = Type(RankDisplayPublisher)
+
+    def enable_gui(self, gui: Any = None) -> None:
+        pass
+
+    def ask_exit(self) -> None:
+        raise RuntimeError("exit() cannot be used in a rank; %distributed stop ends the session")
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        pass  # the error goes to the notebook with the cell's answer
+
+    def showtraceback(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def showsyntaxerror(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+_shell: RankShell | None = None
+
+
+def shell() -> RankShell:
+    """This rank's shell; its namespace is `__main__`, so that pickled classes are found in it."""
+    global _shell
+    if _shell is None:
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        config = Config()
+        config.HistoryManager.enabled = False  # no file, and no thread that writes it
+        config.HistoryManager.hist_file = ":memory:"
+        streams = sys.stdout, sys.stderr
+        hook = sys.excepthook
+        _shell = RankShell.instance(config=config, user_module=sys.modules["__main__"])
+        sys.stdout, sys.stderr, sys.excepthook = *streams, hook
+        _shell.Completer.use_jedi = False
+    return _shell
+
+
+def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
+    """Runs the cell. Returns the pulled variables, name to value.
+
+    The request is (source, cell number, pushed variables, names to pull). Raises what the cell
+    raised; NameError for a pulled name that does not exist.
+    """
+    source, number, push, pull = serialize.load(frames, fd)
+    ip = shell()
+    ip.user_ns.update(push)
+    ip.execution_count = number
+    result: ExecutionResult = ip.run_cell(source, store_history=False)
+    error = result.error_before_exec or result.error_in_exec
+    result = None  # type: ignore[assignment]  # holds the error, and so its frames
+    if error is not None:
+        raise error
+    missing = [name for name in pull if name not in ip.user_ns]
+    if missing:
+        raise NameError(f"--pull {','.join(missing)}: not defined in this rank")
+    return {name: ip.user_ns[name] for name in pull}

@@ -1,0 +1,131 @@
+"""The warm parent of ranks: imports everything once, then only forks.
+
+It stays single-threaded and holds nothing that a rank should not inherit. Ranks are forked by a
+helper that exits at once, so they become children of the guard (the nearest subreaper), which reaps
+them in C++ whatever happens to this process.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+CONTROL_FD = 4
+MAX_PACKET = 192 * 1024
+MAX_FDS = 240
+FDS_PER_CHILD = 3
+
+#: What ranks nearly always need. `torch._dynamo` and the schedulers are what a rank's first
+#: optimizer would import: 800 modules, a second, 110 MB in each rank.
+PRELOAD = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.utils.data",
+    "torch._dynamo",
+    "torch.optim.lr_scheduler",
+    "torch.nn.parallel",
+    "cloudpickle",
+    "IPython.core.interactiveshell",
+    "IPython.display",
+    "asyncio",
+    "serverless_gpu.rank.process",
+    "serverless_gpu.rank.functions",
+    "serverless_gpu.rank.cells",
+)
+#: Preloaded unless SERVERLESS_GPU_MLFLOW=off.
+PRELOAD_TRACKING = ("mlflow", "serverless_gpu.tracking.rank")
+
+#: Read by libraries when they are loaded, to size pools of threads that a fork would not carry over.
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def warm_up() -> dict[str, float]:
+    """Imports everything. Returns seconds per import; a package that is not there is left out."""
+    names = PRELOAD
+    if os.environ.get("SERVERLESS_GPU_MLFLOW", "always").strip().lower() != "off":
+        names += PRELOAD_TRACKING
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    times = {}
+    for name in names:
+        start = time.perf_counter()
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if name.startswith("serverless_gpu.") or error.name != name.split(".")[0]:
+                raise
+            continue
+        times[name] = round(time.perf_counter() - start, 3)
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+    from . import process_group
+
+    process_group.arrange()
+    if "serverless_gpu.tracking.rank" in times:
+        from ..tracking import rank as tracking
+
+        tracking.preload()
+    gc.collect()
+    gc.freeze()  # or the first collection in each rank would copy every object's page
+    return times
+
+
+def thread_names() -> list[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as f:
+            names.append(f.read().strip())
+    return names
+
+
+def fork_children(children: list[dict[str, Any]], fds: list[int], control: socket.socket) -> None:
+    from . import process
+
+    guard = os.getppid()
+    helper = os.fork()
+    if helper:
+        os.waitpid(helper, 0)
+        return
+    pids = {}
+    for i, child in enumerate(children):
+        mine = fds[i * FDS_PER_CHILD : (i + 1) * FDS_PER_CHILD]
+        try:
+            pid = os.fork()
+        except OSError:
+            pid = -1  # out of processes: the pool says so for this child
+        if pid == 0:
+            control.detach()
+            process.main(child, mine, guard)
+        pids[str(child["id"])] = pid
+    control.send(json.dumps({"forked": pids}).encode())
+    os._exit(0)
+
+
+def main() -> None:
+    control = socket.socket(fileno=CONTROL_FD)
+    os.set_inheritable(CONTROL_FD, False)
+    times = warm_up()
+    ready = {"imports": times, "threads": thread_names()}
+    control.send(json.dumps({"ready": ready}).encode())
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            os._exit(0)
+        fork_children(json.loads(data)["children"], list(fds), control)
+        for fd in fds:
+            os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.modules["serverless_gpu.rank.fork_server"] = sys.modules["__main__"]
+    main()

@@ -1,0 +1,190 @@
+"""The process of a rank: how it is set up after the fork, its loop, and how it leaves."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import types
+from typing import Any, NoReturn
+
+from .. import _core, rank, serialize
+from ..errors import RankFailure, capture_failure
+from . import environment, process_group, streams
+
+SOCKET_FD = 3
+#: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
+DUMP_SIGNAL = signal.SIGRTMIN + 6
+
+
+class CallAborted(KeyboardInterrupt):
+    """Raised in a rank whose call is ended because of another rank or the deadline.
+
+    A KeyboardInterrupt, so that `except Exception` of user code lets it pass.
+    """
+
+
+_ABORT_TEXT = {
+    "peer": "this rank was stopped because another rank failed",
+    "deadline": "this rank was stopped because the call ran into its timeout",
+}
+
+
+class RankProcess:
+    """The state of this process as a rank. One instance, made by `main`."""
+
+    def __init__(self, agent: _core.RankAgent) -> None:
+        self.agent = agent
+        self.pid = os.getpid()
+        self.call = 0
+        self.rank = -1
+        self.world = 0
+
+    def on_sigint(self, signum: int, frame: types.FrameType | None) -> None:
+        """Raises in user code only: a late signal never reaches into the next call."""
+        if os.getpid() != self.pid:
+            raise KeyboardInterrupt
+        reason = self.agent.see_interrupt()
+        if reason in _ABORT_TEXT:
+            process_group.hurry()
+            raise CallAborted(_ABORT_TEXT[reason])
+        if reason or self.agent.busy:
+            process_group.hurry()
+            raise KeyboardInterrupt
+
+    def serve(self) -> None:
+        """Runs requests until the pool says quit."""
+        while True:
+            try:
+                request = self.agent.next_request()
+                if request is None:
+                    return
+                self.run(*request)
+            except KeyboardInterrupt:
+                continue
+
+    def run(
+        self, call: int, number: int, world: int, mode: str, frames: list[bytes], fd: int
+    ) -> None:
+        self.call, self.rank, self.world = call, number, world
+        raised_ns = 0
+        answer: Any
+        try:
+            context = pickle.loads(frames[0])
+            environment.apply(context, number, world)
+            from . import cells, functions
+
+            work = functions.run if mode == "function" else cells.run
+            self.agent.begin_work(call, world)
+            try:
+                answer, ok = work(context, frames[1:], fd), True
+            finally:
+                if os.getpid() != self.pid:
+                    leave_forked_child()
+                self.agent.end_work()
+                process_group.calm()
+        except BaseException as error:
+            raised_ns = time.monotonic_ns()
+            answer, ok = capture_failure(error, ()), False
+            del error
+        finally:
+            environment.after_call()
+        payload = self._dump(answer, ok)
+        if isinstance(payload, RankFailure):
+            raised_ns, ok = time.monotonic_ns(), False
+            payload = serialize.dump(payload, what="error")
+        del answer
+        streams.flush()
+        mark = self.agent.mark_message()
+        self.agent.done(call, ok, payload.frames, payload.fd, mark, raised_ns)
+        payload.close()
+
+    def _dump(self, answer: Any, ok: bool) -> Any:
+        try:
+            return serialize.dump(answer, what="result" if ok else "error")
+        except BaseException as error:
+            if not ok:  # an exception that cannot travel: its text can
+                return serialize.dump(dataclasses.replace(answer, cause=None), what="error")
+            return capture_failure(error, ())
+
+
+def _fresh_main() -> None:
+    # Else workers started by spawn or forkserver would import the fork server as their main module.
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main_module
+
+
+def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
+    dump_fd = os.memfd_create("stacks")
+    _core.install_dump_signal(DUMP_SIGNAL)
+    faulthandler.register(DUMP_SIGNAL, file=dump_fd, all_threads=True, chain=True)
+    streams.install()
+    _fresh_main()
+    agent = _core.RankAgent(
+        key=child["key"],
+        socket=SOCKET_FD,
+        guard=guard,
+        dump_signal=DUMP_SIGNAL,
+        dump_fd=dump_fd,
+        net=process_group.NET,
+    )
+    process = RankProcess(agent)
+    rank.current = process
+    streams.agent = agent
+    signal.signal(signal.SIGINT, process.on_sigint)
+    serialize.install_forking_pickler()
+    return process
+
+
+def main(child: dict[str, Any], fds: list[int], guard: int) -> NoReturn:
+    """Never returns: the fork server's frames lie below."""
+    try:
+        _core.enter_rank(*fds)
+        if "service" in child:
+            from . import service
+
+            service.main(child, guard)
+        _become_rank(child, guard).serve()
+        leave(0)
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        leave(1)
+
+
+def leave_forked_child() -> NoReturn:
+    """A child that user code forked has come back to our loop: it must not answer for the rank."""
+    error = sys.exc_info()[1]
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Runs the exit handlers and ends, not through the interpreter's own end."""
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+        streams.flush()
+    os._exit(code)
+
+
+def to_json(value: object) -> bytes:
+    return json.dumps(value, default=str).encode()

@@ -1,0 +1,189 @@
+"""torch.distributed in a rank: a store that no rank's death takes along, and groups that can be
+aborted and made anew.
+
+`arrange` runs once, in the fork server; `enter` before each call. What it changes: rendezvous by
+env://, tcp:// and file:// meets in the pool's own TCPStore under a fresh prefix; gloo binds to an
+address of its own per rank, so that the agent recognises its sockets; `init_process_group` may be
+called again, `destroy_process_group` too.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Loopback addresses with this prefix belong to the store and to gloo's sockets.
+NET = "127.77."
+STORE_HOST = NET + "0.1"
+
+#: What a rank waits for the store's process to come up, in seconds.
+STORE_LIMIT = 60.0
+_LOADER_HURRY = 0.1
+_LOADER_CALM = 5.0  # torch's own value
+
+
+@dataclass
+class _State:
+    epoch: str = ""
+    rank: int = 0
+    world: int = 1
+    store_file: str = ""
+    groups: int = 0  # made in this epoch
+    clients: dict[int, Any] = field(default_factory=dict)  # port to TCPStore
+    backend: Any = None  # of the group that an abort took away
+
+
+_state = _State()
+
+
+def store_address(store_file: str) -> tuple[str, int]:
+    """Host and port of the pool's store; waits for it. TimeoutError after STORE_LIMIT seconds."""
+    limit = time.monotonic() + STORE_LIMIT
+    while time.monotonic() < limit:
+        try:
+            with open(store_file) as f:
+                return STORE_HOST, int(json.load(f)["port"])
+        except (FileNotFoundError, json.JSONDecodeError):
+            time.sleep(0.002)
+    raise TimeoutError(f"the rendezvous process did not come up within {STORE_LIMIT:.0f} s")
+
+
+def enter(epoch: str, rank: int, world: int, store_file: str) -> None:
+    """A new epoch means that ranks may be at different places: groups of the old one are given up."""
+    if _state.epoch and _state.epoch != epoch:
+        reset()
+    _state.rank, _state.world, _state.store_file = rank, world, store_file
+    if _state.epoch != epoch:
+        _state.epoch, _state.groups = epoch, 0
+
+
+def reset() -> None:
+    """Destroys the group. The next use of a collective makes one with the same backend."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    if dist.is_initialized():
+        _state.backend = dist.get_backend()
+        dist.destroy_process_group()
+    c10d._world.group_count = 0  # a failed init counts on some ranks only; names must agree again
+
+
+def hurry() -> None:
+    """A DataLoader that unwinds joins its workers; it shall not take seconds for it."""
+    _set_loader_interval(_LOADER_HURRY)
+
+
+def calm() -> None:
+    _set_loader_interval(_LOADER_CALM)
+
+
+def _set_loader_interval(seconds: float) -> None:
+    data = sys.modules.get("torch.utils.data")
+    if data is not None:
+        data._utils.MP_STATUS_CHECK_INTERVAL = seconds
+
+
+def _rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    import torch.distributed as dist
+
+    query = sys.modules["torch.distributed.rendezvous"]._query_to_dict(url.partition("?")[2])
+    host, port = store_address(_state.store_file)
+    if port not in _state.clients:
+        # One client for the life of the rank: each new one costs a reverse look-up.
+        _state.clients[port] = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+    client = _state.clients[port]
+    if timeout is not None:
+        client.set_timeout(timeout)
+    _state.groups += 1
+    yield (
+        dist.PrefixStore(f"{_state.epoch}/{_state.groups}", client),
+        int(query.get("rank", _state.rank)),
+        int(query.get("world_size", _state.world)),
+    )
+
+
+def _gloo_address(rank: int) -> str:
+    return f"{NET}{1 + rank // 250}.{1 + rank % 250}"
+
+
+def _gloo_class(base: Any) -> Any:
+    class Gloo(base):  # type: ignore[misc]
+        """gloo on this rank's own address."""
+
+        def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
+            options = base._Options()
+            if timeout is not None:
+                options._timeout = timeout
+            options._threads = 2
+            options._devices = [base.create_device(hostname=_gloo_address(_state.rank))]
+            super().__init__(store, rank, size, options)
+
+    Gloo.__name__ = Gloo.__qualname__ = base.__name__
+    return Gloo
+
+
+def _backend_for_here(backend: Any) -> Any:
+    """gloo in place of nccl where there is no GPU; says so."""
+    import torch
+
+    if not isinstance(backend, str) or "nccl" not in backend.lower() or torch.cuda.is_available():
+        return backend
+    warnings.warn(
+        "no GPU here: these are CPU ranks, which use gloo instead of nccl", stacklevel=3
+    )
+    return "gloo" if ":" not in backend else "cpu:gloo"
+
+
+def arrange() -> None:
+    """Puts all of it in place, in the fork server. Starts no thread and opens no socket."""
+    import torch.distributed as dist
+    import torch.distributed.rendezvous
+    from torch.distributed import distributed_c10d as c10d
+
+    rendezvous = sys.modules["torch.distributed.rendezvous"]
+    for scheme in ("env", "tcp", "file"):
+        rendezvous._rendezvous_handlers[scheme] = _rendezvous
+    if hasattr(c10d, "ProcessGroupGloo"):
+        c10d.ProcessGroupGloo = _gloo_class(c10d.ProcessGroupGloo)
+    init, destroy, default = (
+        c10d.init_process_group,
+        c10d.destroy_process_group,
+        c10d._get_default_group,
+    )
+
+    @functools.wraps(init)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        backend = _backend_for_here(backend)
+        if dist.is_initialized():
+            if backend in (None, dist.get_backend()):
+                return  # a second call keeps the group
+            destroy()
+        _state.backend = None
+        init(backend, *args, **kwargs)
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        if group is None:
+            _state.backend = None
+        if group is not None or dist.is_initialized():
+            destroy(group)
+
+    @functools.wraps(default)
+    def get_default_group() -> Any:
+        if not dist.is_initialized() and _state.backend is not None:
+            init_process_group(_state.backend)
+        return default()
+
+    for module in (dist, c10d):
+        module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
+    c10d._get_default_group = get_default_group
+    if os.environ.get("TORCH_CPP_LOG_LEVEL") is None:
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # store errors would print C++ stacks

@@ -1,0 +1,197 @@
+"""The session: ranks that `%%distributed` cells share, each with a namespace that persists."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import accelerator, call, pool, serialize
+from .errors import format_ranks
+
+_epochs = itertools.count(1)
+_cells = itertools.count(1)
+
+
+class SessionError(ValueError):
+    """A request that does not fit the session as it is. Nothing was changed."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class Session:
+    """The ranks that cells share, or none yet. `session()` gives the notebook's one.
+
+    Threads: any; one call at a time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._owner: pool.Pool | None = None
+        self._children: list[int] = []
+        self._device = ""
+        self._epoch = ""
+
+    @property
+    def gpus(self) -> int:
+        """Ranks of the session; 0 if there is none."""
+        return len(self._children) if self._alive() else 0
+
+    def run(
+        self,
+        code: str,
+        *,
+        gpus: int | None = None,
+        gpu_type: str | None = None,
+        ranks: Iterable[int] | None = None,
+        push: Mapping[str, Any] | None = None,
+        pull: Iterable[str] = (),
+        fresh: bool = False,
+        options: call.CallOptions | None = None,
+    ) -> dict[str, list[Any]]:
+        """Runs `code` as a cell on the ranks; makes the session if there is none.
+
+        `push` sets variables in the ranks first. Returns for each name in `pull` the list of its
+        values, in rank order. Raises what `DistributedFunction.distributed` raises, and SessionError
+        if `gpus` or `ranks` do not fit the session.
+        """
+        with self._lock:
+            count, here = accelerator.check(gpus, gpu_type)
+            if fresh:
+                self.stop()
+            self._ensure(count if gpus is not None else None, count, here)
+            members = self._members(ranks)
+            names = list(pull)
+            request = (code, next(_cells), dict(push or {}), names)
+            payload = serialize.dump(request, what="cell")
+            values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
+            return {name: [values[rank][name] for rank, _ in members] for name in names}
+
+    def call(
+        self,
+        payload: serialize.Payload,
+        options: call.CallOptions,
+        gpus: int | None,
+        here: accelerator.Accelerator,
+    ) -> list[Any]:
+        """Runs a dumped function call in the session's ranks."""
+        with self._lock:
+            self._ensure(gpus, gpus or here.default_ranks, here)
+            members = self._members(None)
+            values = self._run("function", payload, options, members)
+            return [values[rank] for rank, _ in members]
+
+    def push(self, ranks: Iterable[int] | None = None, **variables: Any) -> None:
+        """Sets variables in the ranks."""
+        self.run("", ranks=ranks, push=variables, options=call.CallOptions(mlflow="off"))
+
+    def pull(self, name: str, ranks: Iterable[int] | None = None) -> list[Any]:
+        """The variable's values, one per rank, in rank order."""
+        off = call.CallOptions(mlflow="off")
+        return self.run("", ranks=ranks, pull=[name], options=off)[name]
+
+    def restart(self) -> None:
+        """New ranks in place of the session's; their variables are gone."""
+        with self._lock:
+            count = self.gpus
+            self.stop()
+            if count:
+                self._ensure(None, count, accelerator.detect())
+
+    def stop(self) -> None:
+        """Ends the session's ranks. The next cell makes new ones."""
+        with self._lock:
+            if self._alive() and self._owner is not None:
+                self._owner.core.retire(self._children)
+            self._owner, self._children = None, []
+
+    def status(self) -> dict[str, Any]:
+        """What there is: `ranks` (a dict per rank with `rank`, `pid`, `alive`), `device`."""
+        owner = self._owner
+        pids = owner.core.pids()["children"] if owner is not None and self._alive() else {}
+        ranks = [
+            {"rank": rank, "pid": pids.get(child), "alive": child in pids}
+            for rank, child in enumerate(self._children)
+        ]
+        return {"ranks": ranks, "device": self._device}
+
+    def children(self) -> list[int]:
+        return list(self._children)
+
+    def _alive(self) -> bool:
+        owner = self._owner
+        return owner is not None and owner is pool.running() and not owner.core.broken
+
+    def _ensure(self, asked: int | None, count: int, here: accelerator.Accelerator) -> None:
+        if self._children and not self._alive():
+            print("The session's ranks ended with their guard; these are new ones, without variables.")
+            self._children = []
+        if self._children:
+            if asked is not None and asked != len(self._children):
+                raise SessionError(
+                    f"the session has {len(self._children)} ranks, not {asked}: use --ranks "
+                    f"0-{asked - 1} for some of them, or --fresh --gpus {asked} for a new session"
+                    if asked < len(self._children)
+                    else f"the session has {len(self._children)} ranks, not {asked}: leave --gpus "
+                    f"out to use them, or --fresh --gpus {asked} for a new session"
+                )
+            self._replace_dead()
+            return
+        self._owner = pool.get()
+        self._children = self._owner.core.take(count)
+        self._device = here.label
+        self._new_epoch()
+
+    def _replace_dead(self) -> None:
+        assert self._owner is not None
+        gone = set(self._owner.core.dead_children())
+        ranks = [rank for rank, child in enumerate(self._children) if child in gone]
+        if not ranks:
+            return
+        for rank, child in zip(ranks, self._owner.core.take(len(ranks)), strict=True):
+            self._children[rank] = child
+        self._new_epoch()
+        word = "Rank" if len(ranks) == 1 else "Ranks"
+        print(f"{word} {format_ranks(ranks)} had ended; fresh ones take their place, without variables.")
+
+    def _new_epoch(self) -> None:
+        assert self._owner is not None
+        self._epoch = f"{self._owner.token}-s{next(_epochs)}"
+
+    def _members(self, ranks: Iterable[int] | None) -> list[tuple[int, int]]:
+        wanted = range(len(self._children)) if ranks is None else sorted(set(ranks))
+        for rank in wanted:
+            if not 0 <= rank < len(self._children):
+                raise SessionError(
+                    f"--ranks: there is no rank {rank}; the session has ranks "
+                    f"0-{len(self._children) - 1}"
+                )
+        return [(rank, self._children[rank]) for rank in wanted]
+
+    def _run(
+        self,
+        mode: str,
+        payload: serialize.Payload,
+        options: call.CallOptions,
+        members: list[tuple[int, int]],
+    ) -> dict[int, Any]:
+        assert self._owner is not None
+        group = call.Group(members, len(self._children), True, self._epoch, self._device)
+        ended = call.run(self._owner, group, mode, payload, options)
+        if ended.unsound:
+            self._new_epoch()
+        if ended.dead and not self._owner.core.broken:
+            self._replace_dead()
+        if ended.error is not None:
+            raise ended.error
+        return ended.values
+
+
+_session = Session()
+
+
+def session() -> Session:
+    """The notebook's session: `run`, `push`, `pull`, `restart`, `stop`, `status`."""
+    return _session

@@ -1,0 +1,141 @@
+"""The one status line of a call: shown at its start, updated in place, short and final at its end."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .hosts import Host
+
+if TYPE_CHECKING:
+    from .tracking.client import RunHandle
+
+#: Seconds between two updates, at least.
+INTERVAL = 0.25
+_numbers = itertools.count(1)
+
+_PRESSURE = {
+    "asked": "stopping",
+    "cut_if_stuck": "stopping: ranks are in native code, their collectives are being aborted",
+    "cut": "stopping: collectives are being aborted",
+    "killed": "stopping by force: ranks are being killed",
+    "given_up": "ranks did not end even by force",
+}
+
+
+@dataclass
+class Status:
+    """Threads: the one that waits for the call."""
+
+    host: Host
+    parent: Any
+    ranks: int
+    device: str
+    warm: bool
+    run: RunHandle | None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        self._id = f"serverless-gpu-{os.getpid()}-{next(_numbers)}"
+        self._started = time.monotonic()
+        self._shown: dict[str, Any] | None = None
+        self._ready_after: float | None = 0.0 if self.warm else None
+
+    def show(self, view: dict[str, Any] | None = None, *, ready: bool = True) -> None:
+        """Shows the line, or updates it if it has changed."""
+        if ready and self._ready_after is None:
+            self._ready_after = time.monotonic() - self._started
+        self._publish(self._running(view), self._live(view))
+
+    def finish(self, mark: str, word: str) -> None:
+        """The final form; nothing is published after it."""
+        seconds = time.monotonic() - self._started
+        parts = [f"{mark} {self._who()}", f"{word} {duration(seconds)}"]
+        if self._ready_after:
+            parts.append(f"cold {duration(self._ready_after)}")
+        self._publish([*parts, *self._notes()], [])
+
+    def _who(self) -> str:
+        return f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'} · {self.device}"
+
+    def _notes(self) -> list[str]:
+        return [self.note] if self.note else []
+
+    def _running(self, view: dict[str, Any] | None) -> list[str]:
+        seconds = time.monotonic() - self._started
+        parts = [f"● {self._who()}"]
+        if self._ready_after is None:
+            parts.append(f"starting: the first call imports torch, {duration(seconds)}")
+            return [*parts, *self._notes()]
+        parts.append("warm" if self.warm else f"cold {duration(self._ready_after)}")
+        if view is not None and view["pressure"] in _PRESSURE:
+            parts.append(_PRESSURE[view["pressure"]])
+        elif view is not None and "raised" in view["states"]:
+            parts.append("a rank failed; the others get a moment to end by themselves")
+        elif view is not None and "returned" in view["states"]:
+            done = view["states"].count("returned")
+            parts.append(f"{done} of {self.ranks} done")
+        if seconds >= 1:
+            parts.append(f"running {duration(seconds)}")
+        return [*parts, *self._notes()]
+
+    def _live(self, view: dict[str, Any] | None) -> list[str]:
+        if view is None:
+            return []
+        return [f"[{ranks}] {text}" if self.ranks > 1 else text for ranks, text in view["live"]]
+
+    def _run_forms(self) -> tuple[str, str]:
+        """The run's link as text and as HTML; "" if there is none."""
+        if self.run is None:
+            return "", ""
+        info = self.run.info()
+        if info is None:
+            error = self.run.error
+            return (error, html.escape(error)) if error else ("", "")
+        if info.url:
+            link = html.escape(info.url, quote=True)
+            name = html.escape(info.name)
+            return (
+                f"MLflow run {info.name}: {info.url}",
+                f'MLflow run <a href="{link}" target="_blank" rel="noopener">{name}</a>',
+            )
+        command = info.open_command or ""
+        return (
+            f"MLflow run {info.name} ({info.run_id}); to see it: {command}",
+            f'MLflow run <b title="{info.run_id}">{html.escape(info.name)}</b>, '
+            f"to see it: <code>{html.escape(command)}</code>",
+        )
+
+    def _publish(self, parts: list[str], live: list[str]) -> None:
+        text_run, html_run = self._run_forms()
+        text = " · ".join([*parts, *([text_run] if text_run else [])])
+        rich = " · ".join([*map(html.escape, parts), *([html_run] if html_run else [])])
+        body = f'<div role="status" style="font-size:90%;opacity:.85">{rich}</div>'
+        if live:
+            bars = html.escape("\n".join(live))
+            body += f'<pre style="font-size:90%;margin:0;white-space:pre-wrap">{bars}</pre>'
+            text += "".join("\n" + line for line in live)
+        data = {"text/plain": text, "text/html": body}
+        if data == self._shown:
+            return
+        kind = "display_data" if self._shown is None else "update_display_data"
+        self._shown = data
+        message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
+        if self.host.rich:
+            self.host.message(self.parent, kind, message)
+
+
+def duration(seconds: float) -> str:
+    """`3 ms`, `2.4 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 1:
+        return f"{max(1, round(seconds * 1000))} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
