@@ -1,0 +1,26 @@
+// connection_file.h: the file by which a Jupyter client tells a kernel where to listen.
+#pragma once
+
+#include <string>
+
+namespace sgpu {
+
+struct ConnectionFile {
+    std::string transport = "tcp";
+    std::string ip = "127.0.0.1";
+    int shell_port = 0;
+    int control_port = 0;
+    int stdin_port = 0;
+    int iopub_port = 0;
+    int heartbeat_port = 0;
+    std::string signature_scheme = "hmac-sha256";
+    std::string key;
+
+    // Errors: throws std::runtime_error that names the file, if it cannot be read or understood.
+    static ConnectionFile load(const std::string& path);
+
+    // Where a socket with this port listens, as ZeroMQ takes it.
+    std::string endpoint(int port) const;
+};
+
+}  // namespace sgpu

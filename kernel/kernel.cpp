@@ -1,0 +1,163 @@
+#include "kernel/kernel.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <exception>
+#include <xeus/xguid.hpp>
+
+#include "kernel/signal_window.h"
+
+namespace py = pybind11;
+
+namespace sgpu {
+namespace {
+
+// How the server gets through xkernel's constructor, which takes a plain function to make it.
+class ServerContext final : public xeus::xcontext {
+public:
+    explicit ServerContext(std::unique_ptr<xeus::xserver> server) : server_(std::move(server)) {}
+    std::unique_ptr<xeus::xserver> take() { return std::move(server_); }
+
+private:
+    std::unique_ptr<xeus::xserver> server_;
+};
+
+std::unique_ptr<xeus::xserver> take_server(xeus::xcontext& context, const xeus::xconfiguration&,
+                                           nl::json::error_handler_t) {
+    return static_cast<ServerContext&>(context).take();
+}
+
+std::string new_session() {
+    const auto guid = xeus::new_xguid();
+    return {guid.begin(), guid.end()};
+}
+
+// Called first of all: the contexts that are made next have threads.
+std::string start_of_process() {
+    block_interrupts();
+    return new_session();
+}
+
+}  // namespace
+
+Kernel::Kernel(const std::string& connection_file, std::string version, std::string python_version)
+    : session_(start_of_process()),
+      info_(kernel_info(version, python_version)),
+      file_(ConnectionFile::load(connection_file)),
+      signer_(file_.signature_scheme, file_.key),
+      iopub_(control_context_, file_.endpoint(file_.iopub_port), signer_, session_),
+      main_(pthread_self()),
+      output_([this](Stream stream, std::string text, const nl::json& parent) {
+          iopub_.publish(
+              "stream", parent,
+              {{"name", stream == Stream::out ? "stdout" : "stderr"}, {"text", std::move(text)}});
+      }),
+      control_(control_context_, file_, signer_, iopub_, gate_,
+               {.interrupt = [this] { interrupt(); },
+                .wake_main = [this] { wake(); },
+                .kernel_info = [this] { return info_; }}) {
+    front_.emplace(py::none());
+    auto server = std::make_unique<Server>(shell_context_, file_, signer_, iopub_, server_hooks());
+    server_ = server.get();
+    core_ = std::make_unique<xeus::xkernel>(
+        xeus::load_configuration(connection_file), xeus::get_user_name(),
+        std::make_unique<ServerContext>(std::move(server)),
+        std::make_unique<Interpreter>(
+            *front_, [this]() -> const Message& { return server_->request(); }, info_),
+        take_server, std::make_unique<History>(*front_), nullptr, xeus::make_null_debugger,
+        nl::json::object(), nl::json::error_handler_t::replace);
+    control_.start();
+}
+
+Server::Hooks Kernel::server_hooks() {
+    return {.idle = [this] { idle(); },
+            .stopping = [this] { return gate_.requested(); },
+            .stop = [this](bool restart) { stop(restart); },
+            .before_reply = [this] { output_.flush(); },
+            .comm = [this](const Message& message) { return front_->comm(message); }};
+}
+
+bool Kernel::run(py::object front) {
+    front_->object() = std::move(front);
+    const py::gil_scoped_release no_gil;
+    core_->start();
+    gate_.leaving();
+    return gate_.restart();
+}
+
+// Signals that came while we waited have only been noted by Python's handler in C.
+void Kernel::idle() {
+    if (!ready_) {
+        server_->wait({});
+    }
+    const py::gil_scoped_acquire gil;
+    try {
+        front_->object().attr("idle")();
+    } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("the kernel's idle loop");
+    }
+}
+
+bool Kernel::wait(std::optional<std::chrono::milliseconds> timeout, int other_fd) {
+    return server_->wait(timeout, other_fd) || gate_.requested();
+}
+
+void Kernel::stop(bool restart) {
+    gate_.request(restart);
+    wake();
+}
+
+// The whole process group, as a terminal does it: children of the cell are to stop too. A kernel
+// that does not lead its group leaves the group alone.
+void Kernel::interrupt() {
+    if (!in_cell_) return;
+    if (::getpgrp() == ::getpid()) {
+        ::kill(0, SIGINT);
+    }
+    ::pthread_kill(main_, SIGINT);
+}
+
+py::object Kernel::call_interruptible(const py::function& function) {
+    const SignalWindow window;
+    struct Running {
+        std::atomic<bool>& flag;
+        explicit Running(std::atomic<bool>& running) : flag(running) { flag = true; }
+        ~Running() { flag = false; }
+    } const running(in_cell_);
+    // Asked to end before the window was open: the cell must not begin.
+    if (gate_.requested()) ::pthread_kill(main_, SIGINT);
+    return function();
+}
+
+std::optional<std::string> Kernel::ask(const std::string& prompt, bool password) {
+    output_.flush();
+    return server_->ask(prompt, password, [] {
+        const py::gil_scoped_acquire gil;
+        return PyErr_CheckSignals() != 0;
+    });
+}
+
+void Kernel::publish(const std::string& type, nl::json content, nl::json parent, nl::json metadata,
+                     xeus::buffer_sequence buffers) {
+    if (type != "stream") output_.flush();
+    iopub_.publish(type, std::move(parent), std::move(content), std::move(metadata),
+                   std::move(buffers));
+}
+
+void Kernel::finish() {
+    try {
+        output_.flush();
+        server_->close();
+        shell_context_.close();
+    } catch (const std::exception&) {
+        // The process ends all the same.
+    }
+    gate_.request(false);
+    gate_.done();
+    control_.finish();
+    while (true) ::pause();
+}
+
+}  // namespace sgpu

@@ -1,0 +1,39 @@
+// signal_window.h: who gets SIGINT, and when.
+//
+// SIGINT is blocked in every thread at all times, but for the main thread while user code runs. So
+// an interrupt hits user code or nothing: not the sockets, not our glue, not the next cell.
+#pragma once
+
+#include <csignal>
+
+namespace sgpu {
+
+// Blocks all signals in the calling thread; the old mask comes back on destruction. Threads and
+// ZeroMQ contexts are made under it, so that signals always go to the main thread.
+class AllSignalsBlocked {
+public:
+    AllSignalsBlocked();
+    ~AllSignalsBlocked();
+    AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+    AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+
+private:
+    sigset_t old_{};
+};
+
+// Blocks SIGINT in the calling thread, for good. To be called before any thread exists.
+void block_interrupts();
+
+// While it lives, SIGINT reaches the calling thread. SIGINTs from before it and those that come
+// too late are forgotten, also those that Python has only noted.
+//
+// REQUIRES: the main thread, with the GIL.
+class SignalWindow {
+public:
+    SignalWindow();
+    ~SignalWindow();
+    SignalWindow(const SignalWindow&) = delete;
+    SignalWindow& operator=(const SignalWindow&) = delete;
+};
+
+}  // namespace sgpu
