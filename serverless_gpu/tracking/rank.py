@@ -51,10 +51,12 @@ def preload() -> None:
     """
     threads = threading.active_count()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # a thread at import, 25 us per log_metric
+    import mlflow.telemetry
     import mlflow.tracking.fluent as fluent
     from mlflow.tracking._tracking_service import utils
     from mlflow.tracking.context import registry
 
+    mlflow.telemetry.set_telemetry_client()  # none, also if mlflow was imported before
     registry.resolve_tags()  # imports GitPython and runs git: 140 ms in the first start_run
     utils.get_tracking_uri()  # imports the file store, to look for an old one in the folder
     hooks.install(utils)

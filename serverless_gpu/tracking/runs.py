@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from serverless_gpu.tracking import settings, url
 from serverless_gpu.tracking.packets import Begin, End
@@ -80,7 +81,7 @@ class Runs:
         self.calls: dict[str, Call] = {}
         self.shared: dict[str, SharedRun] = {}  # every run of every call, by id
         self.protected: set[str] = set()  # the notebook's own runs
-        self._taken_over: set[str] = set()
+        self._taken_over = set(settings.tracking_environment(os.environ))
 
     def begin(self, begin: Begin) -> Call:
         """Registers a call; makes its run unless it is lazy. Never raises: Call.error."""
@@ -89,6 +90,7 @@ class Runs:
         self._take_over(begin)
         uri = url.absolute(begin.tracking_uri or self._utils.get_tracking_uri(), begin.cwd)
         call = self.calls[begin.call] = Call(begin, uri)
+        self._forget_deleted(uri)
         self.protected.update(begin.protected)
         while len(self.calls) > _KEPT_CALLS:
             for run in self.calls.pop(next(iter(self.calls))).runs():
@@ -164,12 +166,26 @@ class Runs:
             os.environ.pop(name, None)
         self._taken_over = set(begin.environment) - _NOT_TAKEN_OVER
         os.environ.update({name: begin.environment[name] for name in self._taken_over})
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         # Old stores in "mlruns" go on working, and a server that is away is said to be so soon.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         # MLflow puts a new store and its artifacts into the working directory.
         with contextlib.suppress(OSError):
             os.chdir(begin.cwd)
+
+    def _forget_deleted(self, uri: str) -> None:
+        """A sqlite file that the user has removed to start anew is made again. Left to itself,
+        MLflow goes on with the removed one for the life of the process."""
+        path = uri[len("sqlite:///") :]
+        exists = os.path.exists(path) or os.path.exists(unquote(path))  # both spellings are met
+        if exists or not uri.startswith("sqlite:///"):
+            return
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        self._utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+        for name in ("_engine_map", "_db_uri_sql_alchemy_engine_map"):  # MLflow 3, MLflow 2
+            getattr(SqlAlchemyStore, name, {}).pop(uri, None)
 
     def _try_to_make_run(self, call: Call) -> None:
         call.news = True

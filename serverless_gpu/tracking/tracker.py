@@ -8,6 +8,7 @@ open runs KILLED and is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -15,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 from serverless_gpu.tracking import link
@@ -54,8 +56,9 @@ def main(config: dict[str, Any]) -> None:
         notebook = os.pidfd_open(config["notebook_pid"])
     except ProcessLookupError:
         return
-    # Its "creating initial database tables" would come out of nowhere for the user.
+    # "Creating initial database tables" and the like would come out of nowhere for the user.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    warnings.simplefilter("ignore")
     sys.setswitchinterval(0.0005)  # the reader must not wait long for a writer in pure Python
     inbox = Inbox(listener, notebook, on_late=lambda: os._exit(1))
     reader = threading.Thread(target=inbox.read, name="tracker-inbox", daemon=True)
@@ -93,6 +96,7 @@ class _Writer:
                 self._handle(peer, message)
             self._batches.write(logs)
             self._tell_news()
+            self._refuse_late()
             if self._inbox.leaving.is_set():
                 give_up = give_up or time.monotonic() + WRITE_AFTER_END_S
                 if time.monotonic() > give_up:
@@ -143,8 +147,16 @@ class _Writer:
     def _answer_parked(self) -> None:
         parked, self._parked = self._parked, []
         for peer, ask, deadline in parked:
-            if time.monotonic() < deadline:
-                self._answer(peer, ask, deadline)
+            self._answer(peer, ask, deadline)
+
+    def _refuse_late(self) -> None:
+        now = time.monotonic()
+        late = [entry for entry in self._parked if entry[2] < now]
+        self._parked = [entry for entry in self._parked if entry[2] >= now]
+        for peer, ask, _deadline in late:
+            error = TimeoutError("MLflow: the notebook has not told the tracker about this call")
+            with contextlib.suppress(OSError):
+                peer.send(Answer(ask.number, error, None))
 
     # ---- the notebook
 

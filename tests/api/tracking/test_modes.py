@@ -101,6 +101,26 @@ def test_a_folder_with_an_old_file_store_goes_on_using_it(notebook: Notebook) ->
     assert all_runs() == []
 
 
+def test_a_store_that_does_not_exist_yet_is_made_by_one_and_used_by_all(
+    notebook: Notebook,
+) -> None:
+    """C-032; the second time, the user has removed the file to start anew."""
+    for _ in range(2):
+        os.remove("mlflow.db")
+        notebook.call(8, log_in_an_experiment_of_our_own)
+        points = [run.data.metrics for run in all_runs()]
+        assert points == [{}, {"m": 49.0}] or points == [{"m": 49.0}, {}]
+
+
+def log_in_an_experiment_of_our_own() -> None:
+    import mlflow
+
+    mlflow.set_experiment("race")
+    with mlflow.start_run(nested=True):
+        for step in range(50):
+            mlflow.log_metric("m", step, step=step)
+
+
 def test_ranks_of_a_session_serve_one_call_after_another(notebook: Notebook) -> None:
     def train(number: int) -> str:
         import mlflow
