@@ -87,8 +87,9 @@ def _also(
     try:
         body = {"__module__": RankError.__module__, "__doc__": RankError.__doc__}
         kind = types.new_class("RankError", (RankError, original), {}, lambda ns: ns.update(body))
-        make: Any = kind.__new__
-        error: RankError = make(kind)
+        # The builtin type decides how the object is laid out, so it makes it; nobody's __init__ runs.
+        builtin: Any = next(base for base in original.__mro__ if base.__module__ == "builtins")
+        error: RankError = builtin.__new__(kind)
         error.__dict__.update(plain.__dict__)
         if loaded is not None:
             _take_over(error, loaded)

@@ -70,15 +70,18 @@ class RankFailure:
         _, error = self.load_cause()
         chain = self.chain or (Link(self.kind, self.message),)
         before: BaseException | None = None
-        for link in chain[:-1]:
-            stand_in = RankException(link.kind, link.message).with_traceback(
-                _traceback(link.frames)
-            )
-            before = _chained(stand_in, before, link.relation)
-        if error is None:
-            error = RankException(self.kind, self.message)
-        relation = chain[-2].relation if before else ""
-        return _chained(error, before, relation).with_traceback(_traceback(chain[-1].frames))
+        relation = ""
+        for link in chain:
+            is_last = link is chain[-1]
+            one = error if is_last and error is not None else RankException(link.kind, link.message)
+            if relation == "cause":
+                one.__cause__ = before
+            else:
+                one.__context__ = before
+            before = one.with_traceback(_traceback(link.frames))
+            relation = link.relation
+        assert before is not None
+        return before
 
 
 class RankException(Exception):
@@ -147,14 +150,6 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             parts.append([rank])
     return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
-
-
-def _chained(error: BaseException, before: BaseException | None, relation: str) -> BaseException:
-    if relation == "cause":
-        error.__cause__ = before
-    else:
-        error.__context__ = before
-    return error
 
 
 def _here() -> Any:

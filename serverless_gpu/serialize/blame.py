@@ -125,15 +125,12 @@ class _Path:
             self.text = f"argument {names[index]}" if index is not None else "an argument"
 
     def _step(self) -> None:
-        owner, child = self._rest[0], self._rest[1]
+        owner, child = self._rest[:2]
         if isinstance(owner, types.FunctionType):
             self._through_function(owner)
         elif isinstance(owner, type):
             self.text = owner.__qualname__
             self._through_state()
-        elif isinstance(owner, types.MethodType):
-            self._rest[:3] = [owner, child, *self._rest[2:3]]
-            self._rest.pop(0)
         elif isinstance(owner, _CONTAINERS) and type(owner) in _CONTAINERS:
             self.text += _subscript(owner, child)
             self._rest.pop(0)
@@ -148,7 +145,8 @@ class _Path:
             name = _variable(function, link, inner[depth + 1])
             if name is not None:
                 self.function, self.name_used, self.text = function, name, name
-                self._rest = inner[depth + 1 :]
+                is_cell = isinstance(link, types.CellType)  # its value lies in a tuple of its own
+                self._rest = inner[depth + (2 if is_cell else 1) :]
                 return
             if depth >= 4:
                 break
