@@ -56,7 +56,8 @@ def preload() -> None:
     from mlflow.tracking._tracking_service import utils
     from mlflow.tracking.context import registry
 
-    mlflow.telemetry.set_telemetry_client()  # none, also if mlflow was imported before
+    set_telemetry_client: Any = mlflow.telemetry.set_telemetry_client  # not typed in MLflow
+    set_telemetry_client()  # none, also if mlflow was imported before
     registry.resolve_tags()  # imports GitPython and runs git: 140 ms in the first start_run
     utils.get_tracking_uri()  # imports the file store, to look for an old one in the folder
     hooks.install(utils)
