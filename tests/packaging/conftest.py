@@ -83,22 +83,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def environment_with(wheel: Path, folder: Path) -> Environment:
-    environment = Environment.create(folder / "venv")
-    environment.pip("install", "--no-deps", "--no-index", wheel)
-    return environment
-
-
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with the wheel installed."""
-    return environment_with(wheel, tmp_path_factory.mktemp("installed"))
-
-
-@pytest.fixture(scope="session")
-def portable(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with the wheel that `./dev wheel` makes of it."""
-    folder = tmp_path_factory.mktemp("portable")
-    run(Path(sys.executable).with_name("auditwheel"), "repair", "--wheel-dir", folder, wheel)
-    (repaired,) = folder.glob("*.whl")
-    return environment_with(repaired, folder)
+    environment = Environment.create(tmp_path_factory.mktemp("installed") / "venv")
+    environment.pip("install", "--no-deps", "--no-index", wheel)
+    return environment

@@ -36,38 +36,20 @@ finally:
 """
 
 
-def libraries(binary: Path) -> dict[str, str]:
-    """The libraries that the loader takes for a binary, by name, but for those of every system."""
-    lines = [line.split() for line in run("ldd", binary).splitlines()]
-    found = {words[0]: words[2] for words in lines if "=>" in words}
-    return {name: path for name, path in found.items() if not name.startswith(SYSTEM_LIBRARIES)}
-
-
 def binaries(environment: Environment) -> list[Path]:
     return [*environment.package.rglob("*.so"), environment.package / "serverless-gpu-guard"]
 
 
-def test_only_the_kernel_module_needs_a_library_that_not_every_system_has(
-    installed: Environment,
-) -> None:
+def test_the_binaries_need_only_libraries_that_every_system_has(installed: Environment) -> None:
     for binary in binaries(installed):
-        if not binary.name.startswith("_kernel"):
-            assert libraries(binary) == {}, binary.name
+        needed = [Path(line.split()[0]).name for line in run("ldd", binary).splitlines()]
+        others = [name for name in needed if not name.startswith(SYSTEM_LIBRARIES)]
+        assert others == [], binary.name
 
 
-def test_the_portable_wheel_brings_its_libraries(portable: Environment) -> None:
-    for binary in binaries(portable):
-        folders = {Path(path).resolve().parent for path in libraries(binary).values()}
-        assert folders <= {portable.site_packages / "serverless_gpu_kernel.libs"}, binary.name
-
-
-@pytest.mark.parametrize("which", ["installed", "portable"])
-def test_a_kernel_of_the_wheel_runs_in_the_python_of_its_environment(
-    which: str, request: pytest.FixtureRequest
-) -> None:
-    environment: Environment = request.getfixturevalue(which)
-    output = run(environment.python, "-c", RUN_A_CELL, cwd=environment.prefix)
-    assert output.splitlines()[-1] == str(environment.python)
+def test_a_kernel_runs_in_the_python_of_its_environment(installed: Environment) -> None:
+    output = run(installed.python, "-c", RUN_A_CELL, cwd=installed.prefix)
+    assert output.splitlines()[-1] == str(installed.python)
 
 
 def test_the_binaries_name_no_folder_to_search_for_libraries(installed: Environment) -> None:
