@@ -220,7 +220,9 @@ def _collect(
                 loaded = serialize.load(o["frames"], o["fd"])
             except BaseException as error:
                 loaded = _unloadable(rank, error)
-            if isinstance(loaded, RankFailure) and o["state"] == "raised":
+            if o["consequence"] and _is_abort(loaded):
+                pass  # it only did as it was told
+            elif isinstance(loaded, RankFailure) and o["state"] == "raised":
                 failures[rank] = loaded
                 # One clock for all processes: the time of raising, not that of arriving here.
                 when = (o["raised_ns"] - began_ns) / 1e9
@@ -235,6 +237,11 @@ def _collect(
     unsound = view["cause"] in ("stop", "deadline") or bool(consequences) or bool(deaths)
     error = _error(owner, view, values, failures, deaths, sorted(order), group, options, stopped)
     return Ended(values, failures, deaths, unsound, sorted(deaths), error)
+
+
+def _is_abort(loaded: object) -> bool:
+    kinds = ("CallAborted", "KeyboardInterrupt")
+    return isinstance(loaded, RankFailure) and loaded.kind.rpartition(".")[2] in kinds
 
 
 def _unloadable(rank: int, error: BaseException) -> ResultError:

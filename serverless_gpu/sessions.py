@@ -10,6 +10,7 @@ from typing import Any
 from . import accelerator, call, pool, serialize
 from .errors import format_ranks
 
+_sessions = itertools.count(1)
 _epochs = itertools.count(1)
 _cells = itertools.count(1)
 
@@ -32,6 +33,7 @@ class Session:
         self._owner: pool.Pool | None = None
         self._children: list[int] = []
         self._device = ""
+        self._number = 0  # of this session among the notebook's
         self._epoch = ""
 
     @property
@@ -142,6 +144,7 @@ class Session:
         self._owner = pool.get()
         self._children = self._owner.core.take(count)
         self._device = here.label
+        self._number = next(_sessions)
         self._new_epoch()
 
     def _replace_dead(self) -> None:
@@ -158,7 +161,7 @@ class Session:
 
     def _new_epoch(self) -> None:
         assert self._owner is not None
-        self._epoch = f"{self._owner.token}-s{next(_epochs)}"
+        self._epoch = f"{self._owner.token}-s{self._number}.{next(_epochs)}"
 
     def _members(self, ranks: Iterable[int] | None) -> list[tuple[int, int]]:
         wanted = range(len(self._children)) if ranks is None else sorted(set(ranks))

@@ -53,6 +53,7 @@ def warm_up() -> dict[str, float]:
         names += PRELOAD_TRACKING
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # store errors would print C++ stacks
     times = {}
     for name in names:
         start = time.perf_counter()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import time
 import warnings
@@ -38,6 +37,7 @@ class _State:
     groups: int = 0  # made in this epoch
     clients: dict[int, Any] = field(default_factory=dict)  # port to TCPStore
     backend: Any = None  # of the group that an abort took away
+    fresh: bool = True  # no group was made here yet
 
 
 _state = _State()
@@ -69,10 +69,43 @@ def reset() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
+    _state.clients.clear()  # an abort has shut their sockets
     if dist.is_initialized():
-        _state.backend = dist.get_backend()
+        backend = dist.get_backend()
         dist.destroy_process_group()
+        _state.backend = backend
+        _note_backend(backend)
     c10d._world.group_count = 0  # a failed init counts on some ranks only; names must agree again
+
+
+def _session_key() -> str:
+    """Where a session's ranks note the backend of their group: the epoch without its number."""
+    return f"backend/{_state.epoch.rpartition('.')[0]}"
+
+
+def _client() -> Any:
+    """One client for the life of the rank: each new one costs a reverse look-up."""
+    import torch.distributed as dist
+
+    host, port = store_address(_state.store_file)
+    if port not in _state.clients:
+        _state.clients[port] = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+    return _state.clients[port]
+
+
+def _lost_backend() -> Any:
+    """The backend of a group that this rank should have: an abort took it away, or the rank is new
+    in the place of one that had it."""
+    if _state.backend is None and _state.fresh and "." in _state.epoch:
+        client = _client()
+        if client.check([_session_key()]):
+            _state.backend = client.get(_session_key()).decode() or None
+    return _state.backend
+
+
+def _note_backend(backend: str) -> None:
+    if "." in _state.epoch and _state.rank == 0:
+        _client().set(_session_key(), backend)
 
 
 def hurry() -> None:
@@ -94,11 +127,7 @@ def _rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, 
     import torch.distributed as dist
 
     query = sys.modules["torch.distributed.rendezvous"]._query_to_dict(url.partition("?")[2])
-    host, port = store_address(_state.store_file)
-    if port not in _state.clients:
-        # One client for the life of the rank: each new one costs a reverse look-up.
-        _state.clients[port] = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
-    client = _state.clients[port]
+    client = _client()
     if timeout is not None:
         client.set_timeout(timeout)
     _state.groups += 1
@@ -165,19 +194,21 @@ def arrange() -> None:
             if backend in (None, dist.get_backend()):
                 return  # a second call keeps the group
             destroy()
-        _state.backend = None
+        _state.backend, _state.fresh = None, False
         init(backend, *args, **kwargs)
+        _note_backend(dist.get_backend())
 
     @functools.wraps(destroy)
     def destroy_process_group(group: Any = None) -> None:
         if group is None:
-            _state.backend = None
+            _state.backend, _state.fresh = None, False
+            _note_backend("")
         if group is not None or dist.is_initialized():
             destroy(group)
 
     @functools.wraps(default)
     def get_default_group() -> Any:
-        if not dist.is_initialized() and _state.backend is not None:
+        if not dist.is_initialized() and _lost_backend() is not None:
             init_process_group(_state.backend)
         return default()
 
@@ -185,5 +216,3 @@ def arrange() -> None:
         module.init_process_group = init_process_group
         module.destroy_process_group = destroy_process_group
     c10d._get_default_group = get_default_group
-    if os.environ.get("TORCH_CPP_LOG_LEVEL") is None:
-        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # store errors would print C++ stacks
