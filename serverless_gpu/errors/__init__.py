@@ -22,6 +22,19 @@ from serverless_gpu.errors.types import (
     UnpicklableError,
 )
 
+# Users read them as serverless_gpu.errors.RankError, not by the file they are written in.
+for _error in (
+    AcceleratorMismatchError,
+    DistributedTimeoutError,
+    NestedCallError,
+    RankDiedError,
+    RankError,
+    RankException,
+    ResultError,
+    UnpicklableError,
+):
+    _error.__module__ = __name__
+
 __all__ = [
     "AcceleratorMismatchError",
     "DistributedTimeoutError",

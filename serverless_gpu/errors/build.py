@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from .failure import RankDeath, RankFailure, format_ranks
+from .failure import RankDeath, RankFailure, first_line, format_ranks
 from .types import DistributedTimeoutError, RankDiedError, RankError
 
 # An object that is also one of these would end a program or an event loop instead of being caught.
@@ -87,7 +87,7 @@ def _also(
     try:
         body = {"__module__": RankError.__module__, "__doc__": RankError.__doc__}
         kind = types.new_class("RankError", (RankError, original), {}, lambda ns: ns.update(body))
-        # The builtin type decides how the object is laid out, so it makes it; nobody's __init__ runs.
+        # The builtin type decides how the object is laid out, so it makes it; no __init__ runs.
         builtin: Any = next(base for base in original.__mro__ if base.__module__ == "builtins")
         error: RankError = builtin.__new__(kind)
         error.__dict__.update(plain.__dict__)
@@ -127,17 +127,10 @@ def _message(
         death = deaths.get(first, RankDeath(0))
         lines += [f"rank {first} {death.describe()}"]
         lines += [death.advice()] if death.advice() else []
-    elif failure.kind == "SystemExit":
-        lines += [f"rank {first} called sys.exit({failure.message})"]
     else:
-        lines += [f"rank {first}: {headline(failure)}"]
+        lines += [first_line(first, failure)]
     rest = [*_others(failures, deaths, first), *_stopped(failures, deaths, results, world_size)]
     return "\n".join([*lines, *([", ".join(rest)] if rest else []), *_finished(results)])
-
-
-def headline(failure: RankFailure) -> str:
-    """``ValueError: bad batch``."""
-    return f"{failure.kind}: {failure.message}" if failure.message else failure.kind
 
 
 def _others(
@@ -149,7 +142,7 @@ def _others(
     for rank, failure in failures.items():
         if rank == first:
             continue
-        same = main is not None and headline(main) == headline(failure)
+        same = main is not None and first_line(0, main) == first_line(0, failure)
         text = "raised the same" if same else f"raised {failure.kind} after that"
         said.setdefault(text, []).append(rank)
     for rank, death in deaths.items():

@@ -111,7 +111,7 @@ def _kind(summary: traceback.TracebackException) -> str:
     kind = summary.exc_type
     if kind is None:
         return "Exception"
-    hidden = kind.__module__ in ("builtins", "__main__")
+    hidden = kind.__module__ in ("builtins", "__main__", "serverless_gpu.errors")
     return kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -141,6 +141,13 @@ class RankDeath:
         return ""
 
 
+def first_line(rank: int, failure: RankFailure) -> str:
+    """``rank 3: ValueError: bad batch``; as many lines as the message has."""
+    if failure.kind == "SystemExit":
+        return f"rank {rank} called sys.exit({failure.message})"
+    return f"rank {rank}: {failure.kind}" + (f": {failure.message}" if failure.message else "")
+
+
 def format_ranks(ranks: Iterable[int]) -> str:
     """``0-2,4``: the one text form of a set of ranks."""
     parts: list[list[int]] = []

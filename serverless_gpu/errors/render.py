@@ -11,7 +11,7 @@ from typing import Any
 from serverless_gpu.places import cell_of, file_of
 
 from .capture import frames_of, hidden_files, visible
-from .failure import Frame, Link
+from .failure import Frame, Link, first_line
 from .types import RankError
 
 _RED, _GREEN, _CYAN, _BLUE, _PLAIN = (f"\x1b[{n}m" for n in (31, 32, 36, 34, 39))
@@ -29,11 +29,11 @@ def lines_of(error: BaseException) -> list[str]:
     For an exception of a rank: the rank's own traceback. Else the notebook's line that called.
     """
     failure = error.failures.get(error.rank) if isinstance(error, RankError) else None
-    if failure is not None and failure.chain:
-        origin = f"Traceback of rank {error.rank} (most recent call last)"  # type: ignore[attr-defined]
+    if isinstance(error, RankError) and failure is not None and failure.chain:
+        origin = f"Traceback of rank {error.rank} (most recent call last)"
         blocks = _chain(failure.chain, origin)
-        rest = str(error).split(failure.message, 1)[-1].strip("\n")
-        blocks += [rest] if rest and failure.message else str(error).splitlines()[1:]
+        rest = str(error).removeprefix(first_line(error.rank, failure)).strip("\n")
+        blocks += [rest] if rest else []
     else:
         kind = type(error).__name__
         stack = visible(traceback.extract_tb(error.__traceback__), hidden_files())

@@ -26,16 +26,19 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 def explain(obj: object, what: str, cuda: Cuda, error: Exception) -> UnpicklableError:
     """The error to raise instead of ``error``, in two lines."""
+    thing = f"the {what}"
+    if arguments.is_call(obj):
+        thing = f"a call of {getattr(obj[0], '__name__', what)}"  # type: ignore[index]
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return UnpicklableError(
-            f"cannot send the {what}: it is nested too deeply to be pickled\n"
+            f"cannot send {thing}: it is nested too deeply to be pickled\n"
             "Send it in a flat form (a list of nodes, a state_dict), or build it in the function."
         )
     chain, reason = _search(obj, cuda)
     if reason is None:
         reason = error
     if not chain:
-        return UnpicklableError(f"cannot send the {what}: {_one_line(reason)}\n{hints.GENERAL}")
+        return UnpicklableError(f"cannot send {thing}: {_one_line(reason)}\n{hints.GENERAL}")
     path = _Path(chain, what)
     culprit = chain[-1]
     user = path.function_name
@@ -48,7 +51,7 @@ def explain(obj: object, what: str, cuda: Cuda, error: Exception) -> Unpicklable
         first += f" ({_one_line(reason)})"
     if isinstance(reason, CudaTensorError):
         return UnpicklableError(f"{first}\nMove it to the CPU first: {path.text}.cpu()")
-    return UnpicklableError(f"{first}\n{hints.advice(culprit, user)}")
+    return UnpicklableError(f"{first}\n{hints.advice(culprit, user, what)}")
 
 
 class _OutOfTime(Exception):

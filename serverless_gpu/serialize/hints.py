@@ -50,8 +50,13 @@ def is_known(obj: Any) -> bool:
     )
 
 
-def advice(obj: Any, user: str) -> str:
-    """One sentence: what to do about an object that ``user`` (a function's name) drags in."""
+def advice(obj: Any, user: str, what: str) -> str:
+    """One sentence: what to do about an object that ``user`` (a function's name) drags in.
+
+    what: what is sent; of a "result", nothing can be made elsewhere.
+    """
+    if what == "result":
+        return "Return what it is made of instead: numbers, text, arrays, a state_dict."
     if isinstance(obj, io.IOBase):
         return f"Open it inside {user}, and send its path."
     if isinstance(obj, types.ModuleType):

@@ -142,7 +142,7 @@ class TensorReducer:
             reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
             item = tensor.element_size()
             handle.need(offset * item, (offset + reach) * item)
-        # Newer dtypes come with a plain storage, but torch's function wants a typed one for them too
-        # (torch.save makes one on the way); it reads nothing but the bytes.
+        # Newer dtypes come with a plain storage, but torch's function wants a typed one for them
+        # too (torch.save makes one on the way), of which it reads the bytes alone.
         dtype = storage.dtype if typed else self._torch.uint8
         return Typed(handle, dtype), offset, size, stride, *rest

@@ -1,0 +1,112 @@
+"""How a notebook shows our errors: the rank's own traceback, in IPython's look, short."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from serverless_gpu import serialize
+from serverless_gpu.errors import RankDeath, build_error, capture_failure
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(colors="linux")
+    shell.user_ns["call"] = call
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def call(function: Callable[[], Any], died: RankDeath | None = None) -> None:
+    """Raises what ``function.distributed()`` raises if it fails like this on rank 3 of 8."""
+    if died is not None:
+        raise build_error({}, {3: died}, {}, 3, 8)
+    try:
+        function()
+    except BaseException as error:
+        failure = capture_failure(error, hide=[__file__])
+    raise build_error({3: failure}, {}, {}, 3, 8)
+
+
+def shown(shell: InteractiveShell, capsys: Any, *cells: str, plain: bool = True) -> str:
+    """What the last of these cells prints."""
+    for cell in cells:
+        capsys.readouterr()
+        shell.run_cell(cell, store_history=True)
+    text: str = capsys.readouterr().out
+    return re.sub("\x1b\\[[0-9;]*m", "", text) if plain else text
+
+
+TRAIN = "def train():\n    batch = 1\n    raise ValueError('bad batch')\n"
+
+
+def test_the_ranks_traceback_is_shown_from_the_users_cell_on(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    text = shown(shell, capsys, TRAIN, "call(train)")
+    assert [line for line in text.splitlines() if line.strip()] == [
+        "-" * 75,
+        "ValueError" + "Traceback of rank 3 (most recent call last)".rjust(65),
+        "Cell In[1], line 3, in train",
+        "      1 def train():",
+        "      2     batch = 1",
+        "----> 3     raise ValueError('bad batch')",
+        "ValueError: bad batch",
+        "ranks 0-2,4-7 were stopped",
+    ]
+
+
+def test_colours_are_there_unless_the_shell_has_none(shell: InteractiveShell, capsys: Any) -> None:
+    assert "\x1b[31mValueError\x1b[39m: bad batch" in shown(
+        shell, capsys, TRAIN, "call(train)", plain=False
+    )
+    shell.colors = "nocolor"
+    assert "\x1b" not in shown(shell, capsys, "call(train)", plain=False)
+
+
+def test_a_chain_is_shown_in_order(shell: InteractiveShell, capsys: Any) -> None:
+    source = "def train():\n  try: {}['a']\n  except KeyError as e: raise ValueError('b') from e\n"
+    text = shown(shell, capsys, source, "call(train)")
+    places = [text.index(part) for part in ("KeyError: 'a'", "direct cause", "ValueError: b")]
+    assert places == sorted(places)
+
+
+def test_a_message_of_many_lines_is_shown_once(shell: InteractiveShell, capsys: Any) -> None:
+    source = "def train(): raise ValueError('first\\nsecond')"
+    text = shown(shell, capsys, source, "call(train)")
+    assert text.count("second") == 1 + source.count("second")
+    assert text.rstrip().endswith("ranks 0-2,4-7 were stopped")
+
+
+def test_an_exception_without_text_is_shown(shell: InteractiveShell, capsys: Any) -> None:
+    text = shown(shell, capsys, "def train(): assert False", "call(train)")
+    assert "AssertionError" in text
+    assert text.rstrip().endswith("ranks 0-2,4-7 were stopped")
+
+
+def test_a_death_shows_the_line_that_called(shell: InteractiveShell, capsys: Any) -> None:
+    shell.user_ns["death"] = RankDeath(12, signal=11)
+    text = shown(shell, capsys, "x = 1\ncall(None, death)")
+    assert "Cell In[1], line 2" in text
+    assert "----> 2 call(None, death)" in text
+    assert "RankDiedError: rank 3 (pid 12) was killed by SIGSEGV" in text
+
+
+def test_a_refusal_shows_the_line_that_called_and_its_two_lines(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    shell.user_ns["dump"] = serialize.dump
+    source = "import threading\nlock = threading.Lock()\ndef f():\n    return lock\n"
+    text = shown(shell, capsys, source, "dump((f, (), {}))")
+    assert "----> 1 dump((f, (), {}))" in text
+    refusal = "cannot send lock (a _thread.lock): f uses lock at Cell In[1], line 4"
+    assert f"UnpicklableError: {refusal}" in text
+    assert text.rstrip().endswith("Create it inside f, or keep it out of what is sent.")
+    assert "payload.py" not in text
