@@ -104,8 +104,8 @@ class RunHandle:
         self, status: Status, tags: Mapping[str, str] | None = None, *, timeout: float = END_LIMIT_S
     ) -> None:
         """Ends the run after everything that ranks have sent is written. Blocks for `timeout`
-        seconds at most; after that `error` says so, and the tracker still goes on. A second call
-        does nothing.
+        seconds at most; after that `error` says so, and the tracker still goes on. With 0 it does
+        not wait and that is no error. A second call does nothing.
         """
         if self._end is not None:
             return
@@ -183,6 +183,8 @@ class Tracker:
     def _finish(self, handle: RunHandle, end: End, timeout: float) -> None:
         call_id = end.call
         self._post(end)
+        if timeout <= 0:
+            return  # the tracker goes on by itself; its answer is taken by a later exchange
         deadline = time.monotonic() + timeout
         while call_id in self._handles and time.monotonic() < deadline:
             self._wait_readable(min(_WAIT_S, max(0.0, deadline - time.monotonic())))

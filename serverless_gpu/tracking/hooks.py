@@ -4,8 +4,8 @@ Three seams, all of them inert while no call is active:
 
 - ``_tracking_store_registry.get_store``: every client, fluent function, autologger and tracing
   exporter resolves its store there, again and again, so objects made earlier follow too.
-- ``active_run``, ``start_run``, ``end_run`` of the fluent API: a rank is inside the call's run
-  from the beginning, without a ``start_run`` of its own.
+- ``active_run``, ``start_run``, ``end_run``, ``_get_or_start_run`` of the fluent API: a rank is
+  inside the call's run from the beginning, without a ``start_run`` of its own.
 - two speed-ups, used only where MLflow still looks as expected.
 """
 
@@ -56,7 +56,7 @@ class ActiveCall:
                 run = fluent._get_store().call_run()
             except Exception:
                 return None
-            self.base = run and fluent.ActiveRun(run)
+            self.base = run and _implicit(fluent.ActiveRun(run))
         return self.base
 
     def note_end(self, status: str) -> None:
@@ -125,11 +125,11 @@ def _start_run(fluent: ModuleType, original: Callable[..., Any]) -> Callable[...
         stack = fluent._active_run_stack.get()
         if asked.get("nested"):
             # Nested in the call's run, which is active although nobody has started it here.
-            implicit = not (stack or asked.get("run_id") or asked.get("parent_run_id"))
-            if implicit and active.run(fluent) is not None:
+            alone = not (stack or asked.get("run_id") or asked.get("parent_run_id"))
+            if alone and active.run(fluent) is not None:
                 stack.append(active.base)
-        elif len(stack) == 1 and stack[0] is active.base:
-            stack.pop()  # put there by us: not a run that the user has forgotten to end
+        elif len(stack) == 1 and getattr(stack[0], _MARK, False):
+            _leave_implicit(fluent, stack.pop())
         run = original(*args, **kwargs)
         active.ended = False
         return run
@@ -150,7 +150,36 @@ def _end_run(fluent: ModuleType, original: Callable[..., Any]) -> Callable[..., 
     return end_run
 
 
-_WRAPPERS = {"active_run": _active_run, "start_run": _start_run, "end_run": _end_run}
+def _get_or_start_run(fluent: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_or_start_run() -> Any:
+        stack = fluent._active_run_stack.get()
+        if stack:
+            return stack[-1]
+        run = original()
+        return run if current is None else _implicit(run)
+
+    return get_or_start_run
+
+
+def _implicit(run: Any) -> Any:
+    """Marks a run that this rank is in without a start_run of the user's. Entering it explicitly
+    later is no mistake, although MLflow would say that a run is already active."""
+    setattr(run, _MARK, True)
+    return run
+
+
+def _leave_implicit(fluent: ModuleType, run: Any) -> None:
+    monitor = fluent.run_id_to_system_metrics_monitor.pop(run.info.run_id, None)
+    if monitor is not None:  # the explicit start makes another one
+        monitor.finish()
+
+
+_WRAPPERS = {
+    "active_run": _active_run,
+    "start_run": _start_run,
+    "end_run": _end_run,
+    "_get_or_start_run": _get_or_start_run,
+}
 
 
 def _speed_up(fluent: ModuleType) -> None:

@@ -54,6 +54,37 @@ def test_start_run_without_a_name_enters_the_calls_run(notebook: Notebook, neste
     assert len(all_runs()) == 1
 
 
+def test_logging_first_and_starting_the_run_later_is_no_mistake(notebook: Notebook) -> None:
+    def train() -> set[str]:
+        import mlflow
+
+        mlflow.log_metric("early", 1.0)
+        ids = {mlflow.active_run().info.run_id}
+        with mlflow.start_run(run_name="mine") as run:
+            ids.add(run.info.run_id)
+            with mlflow.start_run(nested=True) as child:
+                pass
+            assert child.info.run_id not in ids
+        mlflow.log_metric("late", 1.0)
+        with mlflow.start_run(nested=True, run_name="second"):
+            return ids
+
+    assert notebook.call(1, train) == [{by_name()["mine"].info.run_id}]
+    assert set(by_name()["mine"].data.metrics) == {"early", "late"}
+    assert len(all_runs()) == 3
+
+
+def test_starting_a_run_inside_a_started_run_raises_as_in_mlflow(notebook: Notebook) -> None:
+    def train() -> None:
+        import mlflow
+
+        with mlflow.start_run(), mlflow.start_run():
+            pass
+
+    with pytest.raises(RankFailed, match="already active"):
+        notebook.call(1, train)
+
+
 def start_with_name_and_tags() -> None:
     import mlflow
 
