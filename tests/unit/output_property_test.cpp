@@ -95,14 +95,13 @@ TEST(OutputProperty, AnyInterleavingKeepsTheOrderOfEachRank) {
 
 // Bytes of every kind the merger knows, many of them broken.
 std::string any_bytes(Dice& dice) {
-    static const std::vector<std::string> kPieces = {
+    static const std::vector<std::string> pieces = {
         "a",    "word ", "\n",   "\r",       "\b",       "\x1b[A",  "\x1b[31m", "\x1b[0m",
         "é",    "😀",     "\xff", "\xe2\x82", "\x1b[K",   "\x1b[2K", "\x1b",     "\x1b]0;t\a",
         "\r\n", "\t",    "0%",   "\x1b[",    "\xf0\x9f", "   ",     "\n\r",     "\x07"};
     std::string bytes;
     for (int i = 0; i < 120; ++i)
-        bytes +=
-            kPieces[static_cast<std::size_t>(dice.up_to(static_cast<int>(kPieces.size()) - 1))];
+        bytes += pieces[static_cast<std::size_t>(dice.up_to(static_cast<int>(pieces.size()) - 1))];
     return bytes;
 }
 
