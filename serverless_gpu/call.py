@@ -19,6 +19,7 @@ from .errors import (
     ResultError,
     build_error,
     build_timeout,
+    format_ranks,
 )
 from .tracking import client as tracking
 
@@ -218,9 +219,9 @@ def _collect(
         else:
             try:
                 loaded = serialize.load(o["frames"], o["fd"])
-            except BaseException as error:
-                loaded = _unloadable(rank, error)
-            if o["consequence"] and _is_abort(loaded):
+            except BaseException as problem:
+                loaded = _unloadable(rank, problem)
+            if o["consequence"] and (_is_abort(loaded) or _follows(loaded)):
                 pass  # it only did as it was told
             elif isinstance(loaded, RankFailure) and o["state"] == "raised":
                 failures[rank] = loaded
@@ -248,9 +249,11 @@ def _unloadable(rank: int, error: BaseException) -> ResultError:
     return ResultError(rank, f"its result cannot be unpickled here: {error!r}")
 
 
-def _follows(failure: RankFailure) -> bool:
+def _follows(failure: object) -> bool:
     """Whether an exception speaks of another rank's end: it then is not the first cause, whatever
     the order of arrival."""
+    if not isinstance(failure, RankFailure):
+        return False
     text = f"{failure.kind}: {failure.message}"
     return failure.kind.rpartition(".")[2] in ("DistNetworkError", "DistBackendError") or any(
         sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/")
@@ -284,7 +287,7 @@ def _error(
         killed = sorted(deaths)
         text = "stopped"
         if killed:
-            text = f"stopped; rank {output.format_ranks(killed)} had to be killed"
+            text = f"stopped; rank {format_ranks(killed)} had to be killed"
         return CallInterrupted(text)
     if not order:
         return None

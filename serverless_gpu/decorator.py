@@ -18,7 +18,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KNOWN = (
-    "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, name"
+    "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, "
+    "name"
 )
 
 
@@ -103,7 +104,7 @@ class DistributedFunction(Generic[P, R]):
         if self._session:
             from .sessions import session
 
-            return session().call(payload, options, self._gpus, here)
+            return session().run_function(payload, options, self._gpus, here)
         return _on_fresh_ranks(payload, options, ranks, here.label)
 
 
@@ -187,8 +188,8 @@ def distributed(
         mlflow: "always", "lazy" or "off"; default: SERVERLESS_GPU_MLFLOW, else "always".
         env: environment variables that the ranks get besides the notebook's.
         name: of the MLflow run.
-        num_accelerators, accelerator_type: the newer spelling of `gpus` and `gpu_type`; the type may
-            be written as "GPU_8xH100".
+        num_accelerators, accelerator_type: the newer spelling of `gpus` and `gpu_type`; the type
+            may be written as "GPU_8xH100".
 
     Raises:
         TypeError: an unknown argument, a function that is none, a value of the wrong type.
@@ -213,7 +214,9 @@ def distributed(
     if env is not None and not all(isinstance(v, str) for pair in env.items() for v in pair):
         raise TypeError("env takes a dict of strings to strings")
     if gpus is not None and num_accelerators is not None and gpus != num_accelerators:
-        raise TypeError(f"gpus={gpus} and num_accelerators={num_accelerators} contradict each other")
+        raise TypeError(
+            f"gpus={gpus} and num_accelerators={num_accelerators} contradict each other"
+        )
 
     def decorate(target: Callable[..., Any]) -> DistributedFunction[..., Any]:
         return DistributedFunction(

@@ -1,4 +1,4 @@
-"""The notebook's one pool of rank processes, and the helper processes that stand beside the ranks."""
+"""The notebook's one pool of rank processes, and the helper processes beside the ranks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Pool:
         return child, path
 
     def store_file(self) -> str:
-        """The file in which ranks find the rendezvous' port; starts its process if there is none."""
+        """The file in which ranks find the rendezvous' port; starts its process if need be."""
         with self._lock:
             self._store = self._service(
                 self._store, "serverless_gpu.rank.rendezvous:main", "store_file", 0

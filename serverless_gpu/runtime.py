@@ -56,7 +56,7 @@ def get_device() -> torch.device:
 
 
 def init_process_group(backend: str | None = None, **kwargs: Any) -> torch.device:
-    """`torch.distributed.init_process_group` with nccl on GPUs and gloo on CPUs; returns the device.
+    """`torch.distributed.init_process_group`, nccl on GPUs and gloo on CPUs; returns the device.
 
     May be called again: the group is kept. `kwargs` go to torch.
     """

@@ -56,8 +56,8 @@ class Session:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
         `push` sets variables in the ranks first. Returns for each name in `pull` the list of its
-        values, in rank order. Raises what `DistributedFunction.distributed` raises, and SessionError
-        if `gpus` or `ranks` do not fit the session.
+        values, in rank order. Raises what `DistributedFunction.distributed` raises, and
+        SessionError if `gpus` or `ranks` do not fit the session.
         """
         with self._lock:
             count, here = accelerator.check(gpus, gpu_type)
@@ -71,7 +71,7 @@ class Session:
             values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
 
-    def call(
+    def run_function(
         self,
         payload: serialize.Payload,
         options: call.CallOptions,
@@ -128,7 +128,7 @@ class Session:
 
     def _ensure(self, asked: int | None, count: int, here: accelerator.Accelerator) -> None:
         if self._children and not self._alive():
-            print("The session's ranks ended with their guard; these are new ones, without variables.")
+            print("The session's ranks ended with their guard; these are new, without variables.")
             self._children = []
         if self._children:
             if asked is not None and asked != len(self._children):
@@ -157,7 +157,7 @@ class Session:
             self._children[rank] = child
         self._new_epoch()
         word = "Rank" if len(ranks) == 1 else "Ranks"
-        print(f"{word} {format_ranks(ranks)} had ended; fresh ones take their place, without variables.")
+        print(f"{word} {format_ranks(ranks)} had ended; fresh ones are there, without variables.")
 
     def _new_epoch(self) -> None:
         assert self._owner is not None

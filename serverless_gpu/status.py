@@ -1,4 +1,4 @@
-"""The one status line of a call: shown at its start, updated in place, short and final at its end."""
+"""The one status line of a call: shown at its start, updated in place, short at its end."""
 
 from __future__ import annotations
 

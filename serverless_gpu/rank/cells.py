@@ -19,7 +19,7 @@ from . import display
 class RankDisplayPublisher(DisplayPublisher):
     """Sends `display(...)` to the notebook."""
 
-    def publish(  # type: ignore[override]
+    def publish(
         self,
         data: dict[str, Any],
         metadata: dict[str, Any] | None = None,
@@ -39,7 +39,7 @@ class RankDisplayHook(DisplayHook):
     """Sends the value of a cell's last expression to the notebook."""
 
     def quiet(self) -> bool:
-        return bool(super().quiet())
+        return bool(super().quiet())  # type: ignore[no-untyped-call]
 
     def start_displayhook(self) -> None:
         self._bundle: dict[str, Any] = {}
@@ -110,7 +110,9 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     ip = shell()
     ip.user_ns.update(push)
     ip.execution_count = number
-    result: ExecutionResult = ip.run_cell(source, store_history=False)
+    result: ExecutionResult = ip.run_cell(  # type: ignore[no-untyped-call]
+        source, store_history=False
+    )
     error = result.error_before_exec or result.error_in_exec
     result = None  # type: ignore[assignment]  # holds the error, and so its frames
     if error is not None:

@@ -65,7 +65,7 @@ def clear_output(wait: bool = False) -> None:
 def _figure_png(figure: Any) -> bytes | str | None:
     from IPython.core.pylabtools import print_figure
 
-    return print_figure(figure, "png")  # type: ignore[no-any-return]
+    return print_figure(figure, "png")  # type: ignore[no-any-return, no-untyped-call]
 
 
 _formatter: Any = None
@@ -99,7 +99,7 @@ def display(
 
     transient = dict(transient or {})
     if display_id is True:
-        display_id = DisplayHandle().display_id
+        display_id = DisplayHandle().display_id  # type: ignore[no-untyped-call]
     if display_id is not None:
         transient["display_id"] = str(display_id)
     update = bool(kwargs.pop("update", False))
@@ -112,7 +112,9 @@ def display(
         bundle, found = formatter().format(value, include=include, exclude=exclude)
         if bundle:
             publish(bundle, {**found, **(metadata or {})}, transient=transient, update=update)
-    return DisplayHandle(str(display_id)) if display_id is not None else None
+    if display_id is None:
+        return None
+    return DisplayHandle(str(display_id))  # type: ignore[no-untyped-call]
 
 
 def publish_display_data(

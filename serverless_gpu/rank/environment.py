@@ -1,4 +1,4 @@
-"""Makes a rank's surroundings those of the notebook at the call: environment, folder, path, seeds."""
+"""Makes a rank's surroundings those of the notebook: environment, folder, path, seeds."""
 
 from __future__ import annotations
 

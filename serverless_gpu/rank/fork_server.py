@@ -42,13 +42,13 @@ PRELOAD = (
 #: Preloaded unless SERVERLESS_GPU_MLFLOW=off.
 PRELOAD_TRACKING = ("mlflow", "serverless_gpu.tracking.rank")
 
-#: Read by libraries when they are loaded, to size pools of threads that a fork would not carry over.
+#: Read by libraries when they are loaded, to size pools of threads that a fork would lose.
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def warm_up() -> dict[str, float]:
     """Imports everything. Returns seconds per import; a package that is not there is left out."""
-    names = PRELOAD
+    names: tuple[str, ...] = PRELOAD
     if os.environ.get("SERVERLESS_GPU_MLFLOW", "always").strip().lower() != "off":
         names += PRELOAD_TRACKING
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}

@@ -82,14 +82,13 @@ class RankProcess:
             from . import cells, functions
 
             work = functions.run if mode == "function" else cells.run
-            self.agent.begin_work(call, world)
             try:
+                self.agent.begin_work(call, world)
                 answer, ok = work(context, frames[1:], fd), True
             finally:
                 if os.getpid() != self.pid:
                     leave_forked_child()
-                self.agent.end_work()
-                process_group.calm()
+                self._end_work()
         except BaseException as error:
             raised_ns = time.monotonic_ns()
             answer, ok = capture_failure(error, ()), False
@@ -105,6 +104,16 @@ class RankProcess:
         mark = self.agent.mark_message()
         self.agent.done(call, ok, payload.frames, payload.fd, mark, raised_ns)
         payload.close()
+
+    def _end_work(self) -> None:
+        """From here on no interrupt raises. One that comes before is part of the call."""
+        while True:
+            try:
+                self.agent.end_work()
+                break
+            except KeyboardInterrupt:
+                continue
+        process_group.calm()
 
     def _dump(self, answer: Any, ok: bool) -> Any:
         try:

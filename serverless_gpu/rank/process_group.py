@@ -10,6 +10,7 @@ called again, `destroy_process_group` too.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 import time
@@ -56,7 +57,7 @@ def store_address(store_file: str) -> tuple[str, int]:
 
 
 def enter(epoch: str, rank: int, world: int, store_file: str) -> None:
-    """A new epoch means that ranks may be at different places: groups of the old one are given up."""
+    """A new epoch: ranks may be at different places, so groups of the old one are given up."""
     if _state.epoch and _state.epoch != epoch:
         reset()
     _state.rank, _state.world, _state.store_file = rank, world, store_file
@@ -66,8 +67,8 @@ def enter(epoch: str, rank: int, world: int, store_file: str) -> None:
 
 def reset() -> None:
     """Destroys the group. The next use of a collective makes one with the same backend."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d as c10d
+    dist: Any = importlib.import_module("torch.distributed")
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
 
     _state.clients.clear()  # an abort has shut their sockets
     if dist.is_initialized():
@@ -85,7 +86,7 @@ def _session_key() -> str:
 
 def _client() -> Any:
     """One client for the life of the rank: each new one costs a reverse look-up."""
-    import torch.distributed as dist
+    dist: Any = importlib.import_module("torch.distributed")
 
     host, port = store_address(_state.store_file)
     if port not in _state.clients:
@@ -124,7 +125,7 @@ def _set_loader_interval(seconds: float) -> None:
 
 
 def _rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    import torch.distributed as dist
+    dist: Any = importlib.import_module("torch.distributed")
 
     query = sys.modules["torch.distributed.rendezvous"]._query_to_dict(url.partition("?")[2])
     client = _client()
@@ -164,19 +165,16 @@ def _backend_for_here(backend: Any) -> Any:
 
     if not isinstance(backend, str) or "nccl" not in backend.lower() or torch.cuda.is_available():
         return backend
-    warnings.warn(
-        "no GPU here: these are CPU ranks, which use gloo instead of nccl", stacklevel=3
-    )
+    warnings.warn("no GPU here: these are CPU ranks, which use gloo instead of nccl", stacklevel=3)
     return "gloo" if ":" not in backend else "cpu:gloo"
 
 
 def arrange() -> None:
     """Puts all of it in place, in the fork server. Starts no thread and opens no socket."""
-    import torch.distributed as dist
-    import torch.distributed.rendezvous
-    from torch.distributed import distributed_c10d as c10d
+    dist: Any = importlib.import_module("torch.distributed")
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
 
-    rendezvous = sys.modules["torch.distributed.rendezvous"]
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     for scheme in ("env", "tcp", "file"):
         rendezvous._rendezvous_handlers[scheme] = _rendezvous
     if hasattr(c10d, "ProcessGroupGloo"):

@@ -12,9 +12,9 @@ from .process_group import STORE_HOST
 
 def main(config: dict[str, Any]) -> None:
     """Serves until the pool ends. `config["store_file"]` gets the port, as JSON, in one piece."""
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    store = dist.TCPStore(STORE_HOST, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(STORE_HOST, 0, is_master=True, wait_for_workers=False)
     path = config["store_file"]
     with open(path + ".new", "w") as f:
         json.dump({"port": store.port}, f)

@@ -69,7 +69,7 @@ class NoInput(io.TextIOBase):
     def _refuse(self, *_: Any) -> NoReturn:
         raise RuntimeError(_NO_INPUT.format(what="sys.stdin"))
 
-    read = readline = readlines = __next__ = _refuse  # type: ignore[assignment]
+    read = readline = readlines = __next__ = _refuse
 
 
 def _no_input(prompt: object = "") -> NoReturn:
@@ -98,7 +98,7 @@ def install() -> None:
     sys.breakpointhook = _no_debugger
     import pdb
 
-    pdb.set_trace = _no_debugger  # type: ignore[assignment]
+    pdb.set_trace = _no_debugger
 
 
 def flush() -> None:
