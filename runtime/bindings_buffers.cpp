@@ -28,6 +28,8 @@ public:
     }
     HeldBuffers(const HeldBuffers&) = delete;
     HeldBuffers& operator=(const HeldBuffers&) = delete;
+    HeldBuffers(HeldBuffers&&) = delete;
+    HeldBuffers& operator=(HeldBuffers&&) = delete;
 
     BufferView hold(const py::handle& object) {
         Py_buffer view{};

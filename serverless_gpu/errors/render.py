@@ -12,7 +12,7 @@ from serverless_gpu.places import cell_of, file_of
 
 from .capture import frames_of, hidden_files, visible
 from .failure import Frame, Link, first_line
-from .types import RankError
+from .types import DistributedTimeoutError, RankError
 
 _RED, _GREEN, _CYAN, _BLUE, _PLAIN = (f"\x1b[{n}m" for n in (31, 32, 36, 34, 39))
 _WIDTH = 75
@@ -28,7 +28,9 @@ def lines_of(error: BaseException) -> list[str]:
 
     For an exception of a rank: the rank's own traceback. Else the notebook's line that called.
     """
-    failure = error.failures.get(error.rank) if isinstance(error, RankError) else None
+    failure = None
+    if isinstance(error, RankError) and not isinstance(error, DistributedTimeoutError):
+        failure = error.failures.get(error.rank)
     if isinstance(error, RankError) and failure is not None and failure.chain:
         origin = f"Traceback of rank {error.rank} (most recent call last)"
         blocks = _chain(failure.chain, origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import types
 from collections.abc import Callable
@@ -90,6 +91,11 @@ def typed_storage(untyped: Any, dtype: Any) -> Any:
     """What torch's functions that rebuild a tensor expect for most dtypes."""
     torch: Any = importlib.import_module("torch")
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    """What ``functools.lru_cache`` makes of the function; its cache is empty."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def same(value: Any) -> Any:

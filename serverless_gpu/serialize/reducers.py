@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import dis
+import functools
 import io
 import os
 import pickle
@@ -177,6 +178,15 @@ class Reducers:
             return getattr, (sys, "stdout" if file is sys.stdout else "stderr")
         raise pickle.PicklingError(f"cannot pickle the open file {file.name!r}")
 
+    def _reduce_cached(self, cached: Any) -> Any:
+        # Python looks it up by name, which finds nothing of the notebook elsewhere.
+        if self.reduce_function(cached.__wrapped__) is NotImplemented:
+            return NotImplemented
+        return rebuild.cached, (cached.__wrapped__, cached.cache_parameters()), cached.__dict__
+
+    def _reduce_weak_mapping(self, mapping: Any) -> Any:
+        return type(mapping), (dict(mapping),)
+
     def _reduce_exception(self, error: BaseException) -> Any:
         kind: type[BaseException] = type(error)
         usual = (
@@ -225,4 +235,7 @@ _TABLE: dict[type, Callable[[Reducers, Any], Any]] = {
     types.CodeType: Reducers.reduce_code,
     types.ModuleType: Reducers.reduce_module,
     io.TextIOWrapper: Reducers._reduce_file,
+    functools._lru_cache_wrapper: Reducers._reduce_cached,
+    weakref.WeakKeyDictionary: Reducers._reduce_weak_mapping,
+    weakref.WeakValueDictionary: Reducers._reduce_weak_mapping,
 }

@@ -10,7 +10,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from serverless_gpu import serialize
-from serverless_gpu.errors import RankDeath, build_error, capture_failure
+from serverless_gpu.errors import RankDeath, build_error, build_timeout, capture_failure
 
 Show = Callable[..., str]
 
@@ -110,3 +110,17 @@ def test_a_refusal_shows_the_line_that_called_and_its_two_lines(
     assert f"UnpicklableError: {refusal}" in text
     assert text.rstrip().endswith("Create it inside f, or keep it out of what is sent.")
     assert "payload.py" not in text
+
+
+def test_a_timeout_shows_the_stacks_and_not_what_one_rank_raised(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    try:
+        raise ValueError("unrelated")
+    except ValueError as error:
+        failure = {0: capture_failure(error)}
+    shell.user_ns["late"] = build_timeout(5, {0: "File a", 1: "File b"}, failure, {})
+    text = shown(shell, capsys, "raise late")
+    assert "DistributedTimeoutError: the call did not end within 5 s" in text
+    assert "rank 1 was here:\nFile b" in text
+    assert "unrelated" not in text

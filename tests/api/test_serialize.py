@@ -93,6 +93,22 @@ def test_methods_closures_decorated_functions_lambdas_and_recursion_work(peer: P
     assert peer.run(notebook.use, notebook.Sub(5)) == (106, 10, 3, 10)
 
 
+def test_cached_and_dispatching_functions_work(peer: Peer) -> None:
+    notebook = Notebook().cell("""
+        import functools
+        @functools.lru_cache(maxsize=7)
+        def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+        @functools.singledispatch
+        def size(x): return 0
+        @size.register
+        def _(x: list): return len(x)
+        def run(): return fib(20), fib.cache_info().maxsize, size([1, 2]), size(5)
+        """)
+    assert peer.run(notebook.run) == (6765, 7, 2, 0)
+    assert peer.run(notebook.fib, 10) == 55
+    assert notebook.fib.cache_info().currsize == 0
+
+
 def test_a_class_made_inside_the_function_sees_the_globals_it_names(peer: Peer) -> None:
     notebook = Notebook().cell("""
         WIDTH = 7
