@@ -25,13 +25,14 @@ from .tracking import client as tracking
 
 #: Seconds others get to end by themselves after a failure, and user code to clean up after a Stop.
 GRACE = 5.0
+#: Seconds that a call whose work is done waits for its run to exist; a new store takes 1.5 s once.
+LINK_LIMIT = 3.0
 #: Arguments of this size make the status line say what was sent.
 LARGE_ARGUMENT = 64 << 20
 DEFAULT_TIMEOUT = 3 * 60 * 60.0
 
 #: One call at a time: a second thread's call waits for the first.
 _one_call = threading.Lock()
-_outputs: dict[str, output.Output] = {}  # by the pool's token
 
 
 class CallInterrupted(KeyboardInterrupt):
@@ -93,13 +94,6 @@ def run(
         return _run(owner, group, mode, payload, options)
 
 
-def _output_of(owner: pool.Pool) -> output.Output:
-    if owner.token not in _outputs:
-        _outputs.clear()
-        _outputs[owner.token] = output.Output(owner.core)
-    return _outputs[owner.token]
-
-
 def _run(
     owner: pool.Pool, group: Group, mode: str, payload: serialize.Payload, options: CallOptions
 ) -> Ended:
@@ -122,7 +116,7 @@ def _run(
         )
     line.show(ready=warm)
     frames = [_context(owner, group, options, handle), *payload.frames]
-    out = _output_of(owner)
+    out = owner.output
     sink = output.Sink(host, parent, group.world, _shown_ranks(options))
 
     def start() -> Any:
@@ -144,9 +138,18 @@ def _run(
     stopped = _watch(owner, ticket, line)
     out.finish(ticket.id)
     ended = _collect(owner, ticket, group, options, stopped, began_ns)
+    if handle is not None and track == "always":
+        _await_link(handle)
     _finish_tracking(handle, ended)
     line.finish(*_final_words(ended))
     return ended
+
+
+def _await_link(handle: tracking.RunHandle) -> None:
+    """The line of a call that was quicker than the store still ends with the link of its run."""
+    limit = time.monotonic() + LINK_LIMIT
+    while handle.info() is None and handle.error is None and time.monotonic() < limit:
+        handle.wait(limit - time.monotonic())
 
 
 def _shown_ranks(options: CallOptions) -> frozenset[int] | None:
@@ -316,11 +319,16 @@ def _finish_tracking(handle: Any, ended: Ended) -> None:
     handle.end(outcome, tags, timeout=tracking.END_LIMIT_S if "mlflow" in sys.modules else 0.0)
 
 
-def _final_words(ended: Ended) -> tuple[str, str]:
-    if ended.error is None:
-        return "✓", "done in"
-    if isinstance(ended.error, KeyboardInterrupt):
-        return "■", "stopped after"
-    if isinstance(ended.error, DistributedTimeoutError):
-        return "✗", "timeout after"
-    return "✗", "failed after"
+def _final_words(ended: Ended) -> tuple[str, str, str]:
+    """The mark, the word before the seconds, and what failed."""
+    error = ended.error
+    if error is None:
+        return "✓", "done in", ""
+    if isinstance(error, KeyboardInterrupt):
+        return "■", "stopped after", ""
+    if isinstance(error, DistributedTimeoutError):
+        return "✗", "timeout after", ""
+    rank = getattr(error, "rank", -1)
+    if rank in ended.failures:
+        return "✗", "failed after", f"rank {rank}: {ended.failures[rank].kind}"
+    return "✗", "failed after", f"rank {rank} died" if rank in ended.deaths else ""

@@ -67,6 +67,7 @@ class Magics:
             pull=flags["pull"],
             fresh=flags["fresh"],
             options=options,
+            number=self._shell.execution_count,
         )
         namespace.update(pulled)
 

@@ -14,6 +14,7 @@ def start(shell: Any) -> None:
     from . import pool
     from .decorator import distributed, here_default
     from .magics import Magics
+    from .tracking.settings import mode
 
     shell.user_ns.setdefault("distributed", distributed)
     # Not the user's own variable: %whos and --push do not list it.
@@ -22,6 +23,8 @@ def start(shell: Any) -> None:
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
         owner = pool.get()
         owner.store_file()
+        if mode(None, os.environ) != "off":
+            owner.start_tracker()
         owner.core.set_spares(here_default())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -13,8 +15,8 @@ from . import _core
 from .errors import format_ranks
 from .hosts import Host
 
-#: Seconds that the pump sleeps at most before it looks whether its pool is still there.
-_LOOK = 1.0
+#: Milliseconds that the pump sleeps at most before it looks whether its pool is still sound.
+_LOOK = 1000
 #: Finished calls whose late lines still find their cell.
 _KEPT = 50
 
@@ -39,7 +41,8 @@ class Sink:
 class Output:
     """Takes output from the pool and hands it to the host of each call.
 
-    Threads: any; one lock, held while messages are published so that their order stays.
+    Threads: any; one lock, held while messages are published so that their order stays. Has a
+    thread of its own until `close`.
     """
 
     def __init__(self, core: _core.RankPool) -> None:
@@ -48,9 +51,24 @@ class Output:
         self._sinks: dict[int, Sink] = {}
         console = os.environ.get("SERVERLESS_GPU_CONSOLE", os.environ.get("CI", ""))
         self._console = _console_fd() if console not in ("", "0", "false") else -1
-        thread = threading.Thread(target=self._pump, name="serverless-gpu-output", daemon=True)
+        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
         # Not a cell's thread: what it publishes has its own parent.
-        thread.start()
+        self._thread = threading.Thread(
+            target=self._pump, name="serverless-gpu-output", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, which would not survive the interpreter's end, and lets go of the pool.
+
+        What has come until now is published.
+        """
+        os.eventfd_write(self._closing, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self.drain()
+        os.close(self._closing)
+        del self._core
 
     def begin(self, sink: Sink, start: Any) -> Any:
         """Calls `start`, which begins a call and returns its ticket, and connects it to `sink`."""
@@ -81,9 +99,16 @@ class Output:
                 self._show_results(sink)
 
     def _pump(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+        ready = select.poll()
+        ready.register(self._core.output_fd, select.POLLIN)
+        ready.register(self._closing, select.POLLIN)
         while not self._core.broken:
-            if self._core.wait_output(_LOOK):
+            fds = [fd for fd, _ in ready.poll(_LOOK)]
+            if self._core.output_fd in fds:
                 self.drain()
+            if self._closing in fds:
+                return
 
     def _dispatch(self, sink: Sink, rank: int, kind: str, content: bytes) -> None:
         if kind in ("stdout", "stderr"):

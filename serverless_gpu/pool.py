@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import _core
+from . import _core, output
 from .rank import in_rank
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Pool:
             )
         except OSError as error:
             raise PoolError(f"the rank processes could not be started: {error}") from error
+        self.output = output.Output(self.core)
         self._lock = threading.RLock()
         self._store: tuple[int, str] | None = None
         self._tracker_service: tuple[int, str] | None = None
@@ -98,6 +99,10 @@ class Pool:
             )
             return self._tracker_service[1]
 
+    def start_tracker(self) -> None:
+        """Has the tracker's process up before the first call needs it. It opens no store yet."""
+        self._tracker_socket()
+
     def tracker(self) -> Tracker:
         """The connection to the process that owns the MLflow store."""
         from .tracking.client import Tracker
@@ -136,7 +141,7 @@ def get() -> Pool:
             old, _pool = _pool, None
             if _pool_pid == os.getpid():
                 # Its end waits for the dead guard's other half to clean up.
-                threading.Thread(target=_discard, args=[old], daemon=True).start()
+                threading.Thread(target=_discard, args=[old]).start()
             del old
         if _pool is None:
             _pool, _pool_pid = Pool(), os.getpid()
@@ -144,7 +149,8 @@ def get() -> Pool:
 
 
 def _discard(pool: Pool) -> None:
-    del pool.core
+    pool.output.close()
+    del pool.core  # its end is waited for there
 
 
 def running() -> Pool | None:

@@ -52,10 +52,11 @@ class Session:
         pull: Iterable[str] = (),
         fresh: bool = False,
         options: call.CallOptions | None = None,
+        number: int | None = None,
     ) -> dict[str, list[Any]]:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
-        `push` sets variables in the ranks first. Returns for each name in `pull` the list of its
+        `push` sets variables in the ranks first. `number` is the cell's in tracebacks. Returns for each name in `pull` the list of its
         values, in rank order. Raises what `DistributedFunction.distributed` raises, and
         SessionError if `gpus` or `ranks` do not fit the session.
         """
@@ -66,7 +67,8 @@ class Session:
             self._ensure(count if gpus is not None else None, count, here)
             members = self._members(ranks)
             names = list(pull)
-            request = (code, next(_cells), dict(push or {}), names)
+            number = next(_cells) if number is None else number
+            request = (code, number, dict(push or {}), names)
             payload = serialize.dump(request, what="cell")
             values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}

@@ -51,10 +51,12 @@ class Status:
             self._ready_after = time.monotonic() - self._started
         self._publish(self._running(view), self._live(view))
 
-    def finish(self, mark: str, word: str) -> None:
+    def finish(self, mark: str, word: str, failed: str = "") -> None:
         """The final form; nothing is published after it."""
         seconds = time.monotonic() - self._started
-        parts = [f"{mark} {self._who()}", f"{word} {duration(seconds)}"]
+        parts = [f"{mark} {failed or self._who()}", f"{word} {duration(seconds)}"]
+        if failed:
+            parts.insert(1, self._who())
         if self._ready_after:
             parts.append(f"cold {duration(self._ready_after)}")
         self._publish([*parts, *self._notes()], [])

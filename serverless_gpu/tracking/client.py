@@ -79,6 +79,10 @@ class RunHandle:
         self._tracker._exchange()
         return self._info
 
+    def wait(self, limit_s: float) -> None:
+        """Blocks until there is news for info(), `limit_s` seconds at most."""
+        self._tracker._wait_readable(min(_WAIT_S, max(0.0, limit_s)))
+
     def rank_config(self, rank: int) -> dict[str, Any]:
         """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
         socket_path, connected = self._tracker._address()
