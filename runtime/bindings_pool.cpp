@@ -171,10 +171,6 @@ void bind_pool(py::module_& m) {
              unlocked)
         .def("stacks", &RankPool::stacks, unlocked)
         .def("fork_server_ready", &RankPool::fork_server_ready, unlocked)
-        .def("wait_output",
-             [](const RankPool& p, double seconds) {
-                 return wait_readable_or_signal(p.output_fd(), to_ms(seconds));
-             })
         .def("take_output", &take_output,
              "Output since the last time: (call, rank, type, content, fd), fd -1 or the caller's.")
         .def("pids",
@@ -185,6 +181,8 @@ void bind_pool(py::module_& m) {
              })
         .def("dead_children", &RankPool::dead_children)
         .def("log_path", &RankPool::log_path)
+        .def_property_readonly("output_fd", &RankPool::output_fd,
+                               "Readable when there is output to take. The pool's own.")
         .def_property_readonly("folder", &RankPool::folder)
         .def_property_readonly("trouble", &RankPool::trouble)
         .def_property_readonly("broken", &RankPool::broken);
