@@ -1,0 +1,1 @@
+"""For torchrun: nothing. What is measured is the launcher."""
