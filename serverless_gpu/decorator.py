@@ -90,7 +90,7 @@ class DistributedFunction(Generic[P, R]):
                 f"{name}.distributed() was called inside a rank; call {name}(...) there, which "
                 "runs it on that rank"
             )
-        inspect.signature(self._function).bind(*args, **kwargs)
+        _check_arguments(self._function, args, kwargs)
         ranks, here = accelerator.check(self._gpus, self._gpu_type)
         options = call.CallOptions(
             timeout=self._timeout,
@@ -128,6 +128,17 @@ def _on_fresh_ranks(
     if ended.error is not None:
         raise ended.error
     return [ended.values[rank] for rank in range(ranks)]
+
+
+def _check_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raises TypeError if a call with them would."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # some builtins have none: the call itself will say
+    signature.bind(*args, **kwargs)
 
 
 def here_default() -> int:
