@@ -14,13 +14,8 @@ if(NOT pybind11_DIR)
 endif()
 find_package(pybind11 3 CONFIG REQUIRED)
 
-foreach(part core kernel)
-  if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/${part}.cmake)
-    include(${CMAKE_CURRENT_LIST_DIR}/${part}.cmake)
-  else()
-    message(STATUS "cmake/${part}.cmake is not there: its extension module is left out")
-  endif()
-endforeach()
+include(${CMAKE_CURRENT_LIST_DIR}/core.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/kernel.cmake)
 
 # The kernelspec, where Jupyter looks for it: <prefix>/share/jupyter/kernels.
 if(SKBUILD)
