@@ -51,13 +51,13 @@ def preload() -> None:
     """
     threads = threading.active_count()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # a thread at import, 25 us per log_metric
-    import mlflow.telemetry
     import mlflow.tracking.fluent as fluent
     from mlflow.tracking._tracking_service import utils
     from mlflow.tracking.context import registry
 
-    set_telemetry_client: Any = mlflow.telemetry.set_telemetry_client  # not typed in MLflow
-    set_telemetry_client()  # none, also if mlflow was imported before
+    telemetry: Any = sys.modules.get("mlflow.telemetry")
+    if telemetry is not None:  # MLflow 3; it may have been imported before the line above
+        telemetry.set_telemetry_client()
     registry.resolve_tags()  # imports GitPython and runs git: 140 ms in the first start_run
     utils.get_tracking_uri()  # imports the file store, to look for an old one in the folder
     hooks.install(utils)
@@ -136,7 +136,8 @@ def _choose_store(utils: Any, config: RankConfig) -> None:
 
 def _forget_runs(fluent: Any) -> None:
     fluent._active_experiment_id = None
-    fluent._active_run_stack.reset()
+    # A new one, since MLflow 2's cannot be emptied for all threads.
+    fluent._active_run_stack = type(fluent._active_run_stack)(default_factory=list)
 
 
 def _finish_threads(fluent: Any) -> None:

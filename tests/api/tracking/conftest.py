@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlflow
 import pytest
+from mlflow import MlflowClient
 
 from .support import ForkServer, Notebook
 
@@ -22,8 +23,6 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sqlite store without runs. Making one takes MLflow over a second, copying it nothing."""
-    from mlflow import MlflowClient
-
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
@@ -40,13 +39,10 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     project.mkdir()
     monkeypatch.chdir(project)
     yield
-    if "mlflow" in sys.modules:
-        import mlflow
-
-        while mlflow.active_run():
-            mlflow.end_run()
-        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
-        mlflow.tracking.fluent._active_experiment_id = None
+    while mlflow.active_run():
+        mlflow.end_run()
+    mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
+    mlflow.tracking.fluent._active_experiment_id = None
     os.environ.clear()
     os.environ.update(before)
 
@@ -57,6 +53,8 @@ def notebook(
 ) -> Iterator[Notebook]:
     """A notebook in a folder whose default store exists."""
     shutil.copy(empty_store, "mlflow.db")
+    if mlflow.__version__.startswith("2."):  # its default is a file store
+        os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{os.getcwd()}/mlflow.db"
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     notebook = Notebook(fork_server, private)
