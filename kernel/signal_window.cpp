@@ -1,10 +1,11 @@
-#include <Python.h>
-// Python.h wants to be first.
+#include "kernel/signal_window.h"
+
 #include <pthread.h>
+#include <pybind11/pybind11.h>
 
 #include <ctime>
 
-#include "kernel/signal_window.h"
+namespace py = pybind11;
 
 namespace sgpu {
 namespace {
@@ -23,6 +24,15 @@ void forget_interrupts() {
     while (sigtimedwait(&set, nullptr, &now) == SIGINT) {
     }
     while (PyErr_CheckSignals() != 0) PyErr_Clear();
+}
+
+// Changes Python's handler of SIGINT, if it is `from`: a handler of the user's stays. Both are
+// names in the module signal.
+void change_handler(const char* from, const char* to) {
+    const py::module_ signals = py::module_::import("signal");
+    if (signals.attr("getsignal")(SIGINT).is(signals.attr(from))) {
+        signals.attr("signal")(SIGINT, signals.attr(to));
+    }
 }
 
 }  // namespace
@@ -44,13 +54,21 @@ void block_interrupts() {
 
 SignalWindow::SignalWindow() {
     forget_interrupts();
+    change_handler("SIG_IGN", "default_int_handler");
     const sigset_t set = only_interrupt();
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+// Outside cells SIGINT is ignored: a thread that C code started in a cell may have it unblocked,
+// and Python would keep the signal for the main thread.
 SignalWindow::~SignalWindow() {
     block_interrupts();
     forget_interrupts();
+    try {
+        change_handler("default_int_handler", "SIG_IGN");
+    } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("the end of a cell");
+    }
 }
 
 }  // namespace sgpu

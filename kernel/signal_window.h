@@ -24,10 +24,11 @@ private:
 // Blocks SIGINT in the calling thread, for good. To be called before any thread exists.
 void block_interrupts();
 
-// While it lives, SIGINT reaches the calling thread. SIGINTs from before it and those that come
-// too late are forgotten, also those that Python has only noted.
+// While it lives, SIGINT reaches the calling thread and raises KeyboardInterrupt there, or runs the
+// user's handler. SIGINTs from before and those that come too late are forgotten, also those that
+// Python has only noted.
 //
-// REQUIRES: the main thread, with the GIL.
+// REQUIRES: the main thread, with the GIL; SIGINT ignored by way of Python before the first one.
 class SignalWindow {
 public:
     SignalWindow();

@@ -21,8 +21,8 @@ def main(arguments: list[str]) -> None:
         sys.exit("usage: python -m serverless_gpu.kernel -f CONNECTION_FILE")
     connection_file = arguments[arguments.index("-f") + 1]
     del sys.argv[1:]  # argparse in cells must not see ours
-    # A parent that ignores SIGINT would leave it ignored, and no cell could be stopped.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The kernel lets SIGINT in while a cell runs, also if its parent ignored it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from serverless_gpu import __version__
 
     kernel = Kernel(connection_file, __version__, platform.python_version())

@@ -179,7 +179,9 @@ class Session:
     ) -> Content:
         """Inputs `start` to `stop` (not included; 0: to the end) of a session."""
         manager = self.shell.history_manager
-        return _history(manager.get_range(session, start, stop or None, raw=raw, output=output))
+        found = manager.get_range(session, start, stop or None, raw=raw, output=output)
+        # IPython calls this session 0, also if it was asked for by its number.
+        return _history((session if entry[0] == 0 else entry[0], *entry[1:]) for entry in found)
 
     def history_search(
         self, pattern: str, raw: bool, output: bool, n: int, unique: bool
