@@ -1,13 +1,4 @@
-# serverless_gpu._core and the guard.
-
-# The guard links nothing but the standard library, so that it starts in a millisecond.
-add_executable(serverless-gpu-guard
-  runtime/guard/main.cpp
-  runtime/packet_socket.cpp
-  runtime/process_tree.cpp)
-target_include_directories(serverless-gpu-guard PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(serverless-gpu-guard PRIVATE sgpu_flags)
-target_link_options(serverless-gpu-guard PRIVATE -static-libstdc++ -static-libgcc)
+# serverless_gpu._core; installs the guard beside it.
 
 pybind11_add_module(_core
   runtime/bindings.cpp

@@ -1,0 +1,282 @@
+#include "tests/support/fake_deeds.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "runtime/output_pipe.h"
+#include "runtime/packet_socket.h"
+#include "tests/support/fake_rank.h"
+
+namespace sgpu::test {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+RankAgent** interrupted_agent = nullptr;
+int stack_fd = -1;
+void (*after_dump)(int) = nullptr;
+
+void on_interrupt(int) {
+    if (*interrupted_agent) (*interrupted_agent)->see_interrupt();
+    interrupted = 1;
+}
+
+void on_dump(int number) {
+    const int saved = errno;
+    constexpr std::string_view kStack = "the fake rank's stack\n";
+    (void)!::write(stack_fd, kStack.data(), kStack.size());
+    after_dump(number);
+    errno = saved;
+}
+
+// --- deeds: what a rank may do in a call ---
+
+void ok(const FakeRank& rank, const std::string& text) {
+    print(1, "hello\n");
+    rank.answer(true, text);
+}
+
+void raise_error(const FakeRank& rank, const std::string& text) {
+    rank.answer(false, text);
+}
+
+void die_in_output(const FakeRank&, const std::string&) {
+    print(1, "a whole line\nhalf a li");
+    print(2, "trouble");
+    ::kill(::getpid(), SIGKILL);
+}
+
+void exit_with(const FakeRank&, const std::string& code) {
+    ::_exit(std::atoi(code.c_str()));
+}
+
+void die_by(const FakeRank&, const std::string& signal_number) {
+    const int number = std::atoi(signal_number.c_str());
+    ::signal(number, SIG_DFL);
+    ::kill(::getpid(), number);
+    pause_for_ever();
+}
+
+void ignore_signals(const FakeRank&, const std::string&) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_IGN);
+    pause_for_ever();
+}
+
+void obey(const FakeRank& rank, const std::string&) {
+    const std::string why = rank.wait_for_interrupt();
+    rank.answer(false, why);
+}
+
+void never(const FakeRank&, const std::string&) {
+    pause_for_ever();
+}
+
+void stop_itself(const FakeRank&, const std::string&) {
+    ::kill(::getpid(), SIGSTOP);
+    pause_for_ever();
+}
+
+void flood(const FakeRank& rank, const std::string& lines) {
+    const int count = std::atoi(lines.c_str());
+    for (int i = 0; i < count; ++i) {
+        print(1, "line " + std::to_string(i) + " of a flood\n");
+        print(2, "error " + std::to_string(i) + " of a flood\n");
+    }
+    rank.answer(true, "flooded");
+}
+
+void flood_for_ever(const FakeRank&, const std::string&) {
+    for (;;) print(1, std::string(60'000, 'x') + "\n");
+}
+
+void no_newline(const FakeRank& rank, const std::string& megabytes) {
+    for (int i = 0; i < std::atoi(megabytes.c_str()); ++i) print(1, std::string(1'000'000, 'y'));
+    rank.answer(true, "no newline");
+}
+
+void garbage(const FakeRank&, const std::string& bytes) {
+    send_packet(kSocketFd, bytes, {}, Wait::yes);
+    pause_for_ever();
+}
+
+void empty_packet(const FakeRank&, const std::string&) {
+    send_packet(kSocketFd, "", {}, Wait::yes);
+    pause_for_ever();
+}
+
+void close_all(const FakeRank&, const std::string&) {
+    ::syscall(SYS_close_range, 0, kLifelineFd - 1, 0);
+    ::syscall(SYS_close_range, kLifelineFd + 1, ~0U, 0);
+    pause_for_ever();
+}
+
+void double_done(const FakeRank& rank, const std::string&) {
+    rank.agent.send(Done{rank.call + 1000, true, 0, 0}, {"of no call"}, -1);
+    rank.agent.send(Done{rank.call, true, 0, 0}, {"first"}, -1);
+    rank.answer(false, "second");
+}
+
+void done_and_die(const FakeRank& rank, const std::string&) {
+    rank.answer(true, "before death");
+    ::kill(::getpid(), SIGKILL);
+}
+
+void done_with_buffer_and_die(const FakeRank& rank, const std::string& text) {
+    const UniqueFd buffer(::memfd_create("result", MFD_CLOEXEC));
+    print(buffer.get(), text);
+    rank.agent.end_work();
+    rank.agent.send(Done{rank.call, true, rank.agent.mark(RankAgent::MarkFor::message), 0},
+                    {"in a buffer"}, buffer.get());
+    ::kill(::getpid(), SIGKILL);
+}
+
+void displays(const FakeRank& rank, const std::string& count) {
+    for (int i = 0; i < std::atoi(count.c_str()); ++i) {
+        print(1, "before " + std::to_string(i) + "\n");
+        const auto mark = rank.agent.mark(RankAgent::MarkFor::message);
+        rank.agent.send(Display{rank.call, mark, "display_data"}, {std::to_string(i)}, -1);
+    }
+    print(2, "an error\n");
+    rank.agent.mark(RankAgent::MarkFor::stream_switch);
+    print(1, "after\n");
+    rank.answer(true, "");
+}
+
+// A mark in one pipe only, as from a rank that found the other one full for too long.
+void half_mark(const FakeRank& rank, const std::string&) {
+    print(1, "one\n" + mark_bytes(rank.key, 1) + "two\n");
+    rank.answer(true, "");
+}
+
+void fork_and_leave(const FakeRank& rank, const std::string& then) {
+    if (::fork() == 0) pause_for_ever();
+    if (then == "exit") ::_exit(0);
+    rank.answer(true, "left a child");
+}
+
+// Detached in every way there is; its new program has an environment without our mark.
+void daemon_then(const FakeRank& rank, const std::string& then) {
+    std::array<int, 2> ready{};
+    if (::pipe2(ready.data(), O_CLOEXEC) != 0) ::_exit(90);
+    if (::fork() == 0) {
+        ::setsid();
+        if (::fork() != 0) ::_exit(0);
+        ::signal(SIGTERM, SIG_IGN);
+        ::signal(SIGHUP, SIG_IGN);
+        char* const nothing[] = {nullptr};
+        ::execle("/bin/sleep", "sleep", "100000", nullptr, nothing);
+        ::_exit(91);
+    }
+    ::wait(nullptr);
+    ::close(ready[1]);
+    char byte = 0;
+    (void)!::read(ready[0], &byte, 1);  // its end: the daemon runs its own program
+    if (then == "exit") ::_exit(0);
+    rank.answer(true, "left a daemon");
+}
+
+// Each generation lives for a moment in a session of its own and leaves a child.
+void respawn(const FakeRank& rank, const std::string& generations) {
+    if (::fork() == 0) {
+        for (int left = std::atoi(generations.c_str()); left > 0; --left) {
+            ::setsid();
+            if (::fork() != 0) ::_exit(0);
+            ::poll(nullptr, 0, 1);
+        }
+        ::_exit(0);
+    }
+    rank.answer(true, "respawning");
+}
+
+using Deed = void (*)(const FakeRank&, const std::string&);
+const std::map<std::string, Deed> kDeeds = {{"ok", ok},
+                                            {"raise", raise_error},
+                                            {"die-in-output", die_in_output},
+                                            {"exit", exit_with},
+                                            {"die-by", die_by},
+                                            {"ignore-signals", ignore_signals},
+                                            {"obey", obey},
+                                            {"never", never},
+                                            {"stop-itself", stop_itself},
+                                            {"flood", flood},
+                                            {"flood-for-ever", flood_for_ever},
+                                            {"no-newline", no_newline},
+                                            {"garbage", garbage},
+                                            {"empty-packet", empty_packet},
+                                            {"close-all", close_all},
+                                            {"double-done", double_done},
+                                            {"done-and-die", done_and_die},
+                                            {"done-with-buffer-and-die", done_with_buffer_and_die},
+                                            {"displays", displays},
+                                            {"half-mark", half_mark},
+                                            {"fork-and-leave", fork_and_leave},
+                                            {"daemon", daemon_then},
+                                            {"respawn", respawn}};
+
+}  // namespace
+
+void FakeRank::answer(bool ok, const std::string& text) const {
+    agent.end_work();
+    const auto mark = agent.mark(RankAgent::MarkFor::message);
+    agent.send(Done{call, ok, mark, ok ? 0 : 1}, {text}, -1);
+}
+
+std::string FakeRank::wait_for_interrupt() const {
+    sigset_t interrupt;
+    sigset_t before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    ::sigprocmask(SIG_BLOCK, &interrupt, &before);
+    while (!interrupted) ::sigsuspend(&before);
+    interrupted = 0;
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    return agent.see_interrupt();
+}
+
+void do_deed(const FakeRank& rank, const std::string& name) {
+    const auto colon = name.find(':');
+    const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
+    const auto deed = kDeeds.find(name.substr(0, colon));
+    if (deed == kDeeds.end()) return rank.answer(false, "no such deed: " + name);
+    deed->second(rank, argument);
+}
+
+void print(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t n = ::write(fd, text.data(), text.size());
+        if (n < 0 && errno != EINTR) return;
+        if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+
+int dump_signal() {
+    return SIGRTMIN + 6;
+}
+
+void install_signals(RankAgent*& agent, int dump_fd) {
+    interrupted_agent = &agent;
+    stack_fd = dump_fd;
+    struct sigaction interrupt {};
+    interrupt.sa_handler = on_interrupt;
+    ::sigaction(SIGINT, &interrupt, nullptr);
+    install_dump_signal(dump_signal());
+    struct sigaction dump {};
+    struct sigaction chained {};
+    dump.sa_handler = on_dump;
+    dump.sa_flags = SA_RESTART;
+    ::sigaction(dump_signal(), &dump, &chained);
+    after_dump = chained.sa_handler;
+}
+
+}  // namespace sgpu::test

@@ -1,0 +1,36 @@
+// fake_deeds.h: what a fake rank does when a call names it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/rank_agent.h"
+
+namespace sgpu::test {
+
+inline constexpr int kSocketFd = 3;
+inline constexpr int kLifelineFd = 60;
+
+struct FakeRank {
+    RankAgent& agent;
+    CallId call = 0;
+    int rank = 0;
+    std::string key;  // of marks
+
+    // The one right end of a call.
+    void answer(bool ok, const std::string& text) const;
+    // Until the pool interrupts this call. Returns why.
+    std::string wait_for_interrupt() const;
+};
+
+// Does what `name` ("deed" or "deed:argument") says. An unknown name raises.
+void do_deed(const FakeRank& rank, const std::string& name);
+
+// All bytes, whatever it takes.
+void print(int fd, std::string_view text);
+
+// What a real rank does for interrupts and stack dumps.
+void install_signals(RankAgent*& agent, int dump_fd);
+int dump_signal();
+
+}  // namespace sgpu::test

@@ -1,0 +1,94 @@
+// fake_fork_server: speaks the fork server's side of the control protocol, without Python.
+//
+//   fake_fork_server LIFELINE [--start=die|die-once:PATH|hang] [--fork=fail] [--rank=NAME]
+//
+// LIFELINE is a FIFO that this process and all below it hold open for writing.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/packet_socket.h"
+#include "tests/support/fake_rank.h"
+
+namespace sgpu::test {
+namespace {
+
+constexpr int kControlFd = 4;
+constexpr std::size_t kFdsPerChild = 3;
+
+struct Arguments {
+    std::string lifeline;
+    std::string start;
+    std::string fork;
+    std::string rank;
+};
+
+Arguments parse(int argc, char** argv) {
+    Arguments arguments;
+    arguments.lifeline = argc > 1 ? argv[1] : "";
+    for (int i = 2; i < argc; ++i) {
+        const std::string word = argv[i];
+        if (word.starts_with("--start=")) arguments.start = word.substr(8);
+        if (word.starts_with("--fork=")) arguments.fork = word.substr(7);
+        if (word.starts_with("--rank=")) arguments.rank = word.substr(7);
+    }
+    return arguments;
+}
+
+void misbehave_at_start(const std::string& how) {
+    if (how == "die") ::_exit(3);
+    if (how == "hang") pause_for_ever();
+    if (!how.starts_with("die-once:")) return;
+    const int made = ::open(how.substr(9).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (made >= 0) ::_exit(3);
+}
+
+void say(const nlohmann::json& news) {
+    if (send_packet(kControlFd, news.dump(), {}, Wait::yes) != Sent::yes) ::_exit(0);
+}
+
+// In the helper, which exits so that the ranks become the guard's.
+[[noreturn]] void fork_children(const nlohmann::json& children, const Packet& packet,
+                                const Arguments& arguments, int lifeline, pid_t guard) {
+    nlohmann::json pids = nlohmann::json::object();
+    for (std::size_t i = 0; i < children.size(); ++i) {
+        const auto* fds = &packet.fds[i * kFdsPerChild];
+        const pid_t pid = arguments.fork == "fail" ? -1 : ::fork();
+        if (pid == 0)
+            run_fake_child({children[i], fds[0].get(), fds[1].get(), fds[2].get(), guard, lifeline,
+                            arguments.rank});
+        pids[std::to_string(children[i]["id"].get<int>())] = pid;
+    }
+    say({{"forked", pids}});
+    ::_exit(0);
+}
+
+[[noreturn]] void serve(const Arguments& arguments) {
+    ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
+    const int lifeline = ::open(arguments.lifeline.c_str(), O_WRONLY | O_NONBLOCK);
+    misbehave_at_start(arguments.start);
+    say({{"ready", {{"fake", 0.001}}}});
+    for (;;) {
+        pollfd item{kControlFd, POLLIN, 0};
+        ::poll(&item, 1, -1);
+        const auto packet = recv_packet(kControlFd);
+        if (!packet) continue;
+        if (packet->bytes.empty()) ::_exit(0);
+        const auto order = nlohmann::json::parse(packet->bytes);
+        const pid_t guard = ::getppid();
+        const pid_t helper = ::fork();
+        if (helper == 0) fork_children(order["children"], *packet, arguments, lifeline, guard);
+        ::waitpid(helper, nullptr, 0);
+    }
+}
+
+}  // namespace
+}  // namespace sgpu::test
+
+int main(int argc, char** argv) {
+    sgpu::test::serve(sgpu::test::parse(argc, argv));
+}
