@@ -96,9 +96,10 @@ Token ByteDecoder::next(std::string_view& bytes) {
 }
 
 std::string_view ByteDecoder::finish() {
-    const bool cut_char = !pending_.empty() && pending_[0] != kEscape;
+    if (pending_.empty()) return {};
+    if (pending_[0] == kEscape) return pending_as_text().text;
     pending_.clear();
-    return cut_char ? kReplacement : std::string_view{};
+    return kReplacement;
 }
 
 Token ByteDecoder::special(std::string_view& bytes) {

@@ -35,7 +35,8 @@ public:
     // Takes the next token off the front of `bytes`.
     Token next(std::string_view& bytes);
 
-    // The stream is over: what a character cut at its end looks like; "" if none is cut.
+    // The stream is over: what a character or an escape sequence cut at its end looks like; "" if
+    // none is cut. Valid until the next call.
     std::string_view finish();
 
 private:

@@ -94,11 +94,21 @@ void ChunkWriter::keep_in_tail(const Line& line) {
 
 const std::string& ChunkWriter::prefix(const RankSet& ranks) {
     if (!options_.prefix || ranks == prefixed_) return prefix_;
-    prefixed_ = ranks;
-    prefix_ = "[" + ranks.to_string() + "]";
-    if (options_.colour) prefix_ = std::string(kDim) + prefix_ + std::string(kReset);
-    prefix_ += ' ';
-    return prefix_;
+    if (ranks.size() > 1) {
+        prefixed_ = ranks;
+        return prefix_ = make_prefix(ranks);
+    }
+    const auto rank = static_cast<std::size_t>(ranks.max());
+    if (rank >= rank_prefixes_.size()) rank_prefixes_.resize(rank + 1);
+    std::string& text = rank_prefixes_[rank];
+    if (text.empty()) text = make_prefix(ranks);
+    return text;
+}
+
+std::string ChunkWriter::make_prefix(const RankSet& ranks) const {
+    const std::string text = "[" + ranks.to_string() + "]";
+    if (!options_.colour) return text + ' ';
+    return std::string(kDim) + text + std::string(kReset) + ' ';
 }
 
 }  // namespace sgpu

@@ -76,6 +76,7 @@ private:
     void write(Stream stream, std::string_view text);
     void keep_in_tail(const Line& line);
     const std::string& prefix(const RankSet& ranks);
+    std::string make_prefix(const RankSet& ranks) const;
 
     Options options_;
     std::vector<Chunk> chunks_;
@@ -87,7 +88,9 @@ private:
     std::uint64_t dropped_ = 0;
     std::uint64_t reported_ = 0;  // of dropped_, what end_flood() has spoken of
 
-    RankSet prefixed_;  // whose prefix_ it is: the same ranks write many lines in a row
+    // Prefixes that were made: of single ranks, and the last of several ranks.
+    std::vector<std::string> rank_prefixes_;
+    RankSet prefixed_;
     std::string prefix_;
 };
 

@@ -85,7 +85,7 @@ void OutputMux::Impl::add(Rank rank, Stream stream, std::string_view bytes, Time
     settle_other(rank, stream);
     lane(rank).buffer(stream).add(bytes, now, done_);
     queue_lines(rank, stream);
-    while (queue_.bytes() > kMaxQueuedBytes) write(queue_.pop_oldest());
+    while (queue_.bytes() > options_.max_queued) write(queue_.pop_oldest());
 }
 
 // What a rank writes to one stream shows that it is done with an ended progress line on the other.

@@ -36,12 +36,9 @@ struct LiveLine {
 // terminal sequences other than colours are dropped.
 //
 // Threads: one thread at a time. Pure: no clock, no I/O; `now` must not go back.
-// Memory: bounded by about kMaxQueuedBytes, Options::max_bytes not yet taken, and per rank a line.
+// Memory: Options::max_queued, Options::max_bytes not yet taken, and per rank a few lines.
 class OutputMux {
 public:
-    // Beyond this the oldest lines are shown though they could still merge.
-    static constexpr std::size_t kMaxQueuedBytes = 64UL << 20;
-
     enum class Mode {
         merged,  // equal lines of several ranks are one line
         all,     // every line is shown with its one rank, in the order of arrival
@@ -53,9 +50,10 @@ public:
         std::optional<RankSet> show = {};  // lines of other ranks are only counted; absent: all
         std::chrono::milliseconds window{50};
         std::chrono::milliseconds partial_wait{200};
-        bool colour = false;                 // dim prefixes
-        std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail
-        std::size_t tail_lines = 200;        // of what was not shown, shown by flush()
+        bool colour = false;                  // dim prefixes
+        std::size_t max_bytes = 64UL << 20;   // shown; the rest is counted, but for its tail
+        std::size_t tail_lines = 200;         // of what was not shown, shown by flush()
+        std::size_t max_queued = 64UL << 20;  // bytes; beyond it lines wait for no other rank
     };
 
     // REQUIRES: 1 <= world <= kMaxRanks.

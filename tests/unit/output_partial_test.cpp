@@ -86,6 +86,40 @@ TEST(PartialLine, ComesAfterTheLinesItsRankEndedBefore) {
     EXPECT_EQ(show(mux.take(kStart + 500ms)), "[0] first\n[0] second");
 }
 
+TEST(PartialLine, IsNotSharedByARankThatHasLinesBeforeIt) {
+    OutputMux mux({.world = 2, .window = 50ms, .partial_wait = 200ms});
+    mux.add(0, Stream::out, "x", kStart);
+    mux.add(1, Stream::out, "first\nx", kStart + 190ms);
+    EXPECT_EQ(show(mux.take(kStart + 200ms)), "[0] x");
+    EXPECT_EQ(show(mux.take(kStart + 390ms)), "\n[1] first\n[1] x");
+}
+
+TEST(PartialLine, ItsRestDoesNotMergeWithAWholeLine) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "a", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 200ms)), "[0] a");
+    add_to_all(mux, 2, " b\n", kStart + 210ms);
+    EXPECT_EQ(show(mux.take(kStart + 260ms)), " b\n[1]  b\n");
+}
+
+TEST(PartialLine, IsNotCompletedByTheRestOfALineOfTheOtherStream) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::err, std::string(65536, 'e') + "rest", kStart);
+    EXPECT_EQ(show(mux.flush_rank(0)), "{[0] " + std::string(65536, 'e') + "\n[0] rest\n}");
+    mux.add(0, Stream::out, "begun", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 200ms)), "[0] begun");
+    mux.add(0, Stream::err, "end\n", kStart + 200ms);
+    EXPECT_EQ(show(mux.take(kStart + 250ms)), "\n{[0] end\n}");
+}
+
+TEST(PartialLine, ThatIsErasedStillHasItsLineEnd) {
+    OutputMux mux({.world = 1});
+    mux.add(0, Stream::out, "0%", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 200ms)), "0%");
+    mux.add(0, Stream::out, "\x1b[2K\n", kStart + 200ms);
+    EXPECT_EQ(show(mux.take(kStart + 250ms)), "\n");
+}
+
 TEST(PartialLine, IsWholeAtFlush) {
     OutputMux mux({.world = 2});
     mux.add(0, Stream::err, "to err", kStart);

@@ -148,9 +148,19 @@ TEST(ProgressLine, AnInnerBarThatIsClearedLeavesNoRow) {
 
 TEST(ProgressLine, ManyEndedOnesAreNotAllKept) {
     OutputMux mux({.world = 1});
-    for (int i = 0; i < 1000; ++i) mux.add(0, Stream::out, "\rbar\n", kStart);
+    std::string expected;
+    for (int i = 0; i < 1000; ++i) {
+        mux.add(0, Stream::out, "\rbar " + std::to_string(i) + "\n", kStart);
+        expected += "bar " + std::to_string(i) + "\n";
+    }
     EXPECT_LE(mux.live().size(), 32U);
-    EXPECT_EQ(show(mux.flush()).size(), 1000 * std::string("bar\n").size());
+    EXPECT_EQ(show(mux.flush()), expected);
+}
+
+TEST(ProgressLine, InModeAllIsShownForEachRank) {
+    OutputMux mux({.world = 2, .mode = OutputMux::Mode::all});
+    add_to_all(mux, 2, "\r10%", kStart);
+    EXPECT_EQ(show(mux.live()), "[0] 10%|[1] 10%");
 }
 
 }  // namespace

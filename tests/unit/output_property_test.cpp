@@ -10,7 +10,7 @@
 namespace sgpu {
 namespace {
 
-constexpr int kSeeds = 40;
+constexpr int kSeeds = 20;
 
 class Dice {
 public:
