@@ -108,11 +108,12 @@ def _links(summary: traceback.TracebackException) -> Iterator[Link]:
 
 
 def _kind(summary: traceback.TracebackException) -> str:
-    kind = summary.exc_type
-    if kind is None:
-        return "Exception"
-    hidden = kind.__module__ in ("builtins", "__main__", "serverless_gpu.errors")
-    return kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
+    name: str | None = getattr(summary, "exc_type_str", None)  # from Python 3.13 on
+    if name is None:
+        kind = summary.exc_type
+        hidden = kind.__module__ in ("builtins", "__main__")
+        name = kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
+    return name.rpartition(".")[2] if name.startswith("serverless_gpu.") else name
 
 
 def _message(summary: traceback.TracebackException) -> str:

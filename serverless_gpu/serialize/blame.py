@@ -203,7 +203,8 @@ def _where_used(function: types.FunctionType | None, name: str) -> str:
     for code in codes:
         line = code.co_firstlineno
         for instruction in dis.get_instructions(code):
-            line = (instruction.positions and instruction.positions.lineno) or line
+            positions = getattr(instruction, "positions", None)  # from Python 3.11 on
+            line = (positions.lineno if positions else instruction.starts_line) or line
             if instruction.opname.startswith("LOAD") and instruction.argval == name:
                 return f" at {place(code.co_filename, line)}"
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]

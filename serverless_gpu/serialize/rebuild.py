@@ -13,6 +13,7 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 from . import sources
 
 _received: set[str] = set()  # ids of the classes that were made here out of a pickle
+_filled: set[str] = set()  # those of them that have their attributes
 
 
 def code(filename: str, source: str | None, args: tuple[Any, ...]) -> types.CodeType:
@@ -37,8 +38,19 @@ def fill_class(cls: type, state: tuple[dict[str, Any], Any]) -> None:
     A class that was defined in this process keeps its own: its methods look names up in the
     notebook, those in the pickle in a frozen copy of it.
     """
-    if cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls) in _received:
+    tracker_id = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
+    if tracker_id in _received:
         cloudpickle._class_setstate(cls, state)
+        _filled.add(tracker_id)
+
+
+def fill_new_class(cls: type, state: tuple[dict[str, Any], Any]) -> None:
+    """As fill_class, unless the class is known here already.
+
+    Between a rank and its workers: what a worker sends back has the methods the rank has.
+    """
+    if cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls) not in _filled:
+        fill_class(cls, state)
 
 
 def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:

@@ -65,11 +65,13 @@ def _reducers(pickler: Any) -> Reducers:
 
 
 def _taught(reduced: Any) -> Any:
-    by_value = isinstance(reduced, tuple) and reduced[0] in (
-        cloudpickle._make_function,
-        rebuild.skeleton,
-    )
-    if not by_value:
+    """The reduction by value in the form for workers; others unchanged."""
+    if not isinstance(reduced, tuple):
         return reduced
     make, args, *rest = reduced
+    if make is rebuild.skeleton:
+        state, listitems, dictitems, _ = rest
+        rest = [state, listitems, dictitems, rebuild.fill_new_class]
+    elif make is not cloudpickle._make_function:
+        return reduced
     return (rebuild.in_worker, (make, *args), *rest)

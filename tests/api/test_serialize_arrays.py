@@ -64,6 +64,12 @@ def test_arrays_of_all_forms_arrive_equal_and_writable(array: Any) -> None:
     loaded[0] = loaded[1]
 
 
+def test_a_strided_array_travels_out_of_band_too() -> None:
+    with serialize.dump(numpy.arange(2 * N)[::2]) as payload:
+        assert payload.frames[0], "the pickle is so long that it lies in the memfd itself"
+        assert payload.nbytes < 8 * N + 2000
+
+
 def test_a_read_only_array_stays_read_only() -> None:
     array = numpy.arange(N)
     array.flags.writeable = False

@@ -29,8 +29,10 @@ DATASET = """
             Dataset(), batch_size=4, num_workers=1, collate_fn=collate,
             multiprocessing_context=method, worker_init_fn=lambda i: None,
         )
+        method_before = Batch.total
         batches = list(loader)
-        return [batch.total() for batch in batches], all(type(b) is Batch for b in batches)
+        same = all(type(b) is Batch for b in batches) and Batch.total is method_before
+        return [batch.total() for batch in batches], same
     """
 
 
