@@ -56,9 +56,10 @@ class Session:
     ) -> dict[str, list[Any]]:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
-        `push` sets variables in the ranks first. `number` is the cell's in tracebacks. Returns for each name in `pull` the list of its
-        values, in rank order. Raises what `DistributedFunction.distributed` raises, and
-        SessionError if `gpus` or `ranks` do not fit the session.
+        `push` sets variables in the ranks first; `number` is the cell's in tracebacks. Returns for
+        each name in `pull` the list of its values, in rank order. Raises what
+        `DistributedFunction.distributed` raises, and SessionError if `gpus` or `ranks` do not fit
+        the session.
         """
         with self._lock:
             count, here = accelerator.check(gpus, gpu_type)

@@ -21,7 +21,7 @@ from traitlets.config import Config
 from serverless_gpu._kernel import COUNT_KEY, Kernel, Parent
 from serverless_gpu.kernel import cells, comms
 from serverless_gpu.kernel.loop import KernelLoop, let_cells_create_tasks
-from serverless_gpu.kernel.shell import ZMQInteractiveShell, send
+from serverless_gpu.kernel.shell import ZMQInteractiveShell, safe_str, send
 
 Content = dict[str, Any]
 
@@ -97,13 +97,15 @@ class Session:
             return None
 
     def _error_of(self, result: Any) -> Content | None:
+        """What the reply says of the cell's error; None if it had none."""
         if result is not None and result.success:
             return None
-        if self.shell.error_reply is not None:
-            return self.shell.error_reply
+        shown = self.shell.error_reply or {"traceback": []}
         error = None if result is None else result.error_before_exec or result.error_in_exec
-        name = "KeyboardInterrupt" if error is None else type(error).__name__
-        return {"ename": name, "evalue": str(error or ""), "traceback": []}
+        if error is None:
+            return {"ename": "KeyboardInterrupt", "evalue": "", **shown}
+        # Not always what was shown: formatting the traceback may have failed.
+        return {**shown, "ename": type(error).__name__, "evalue": safe_str(error)}
 
     def _input(self, prompt: object = "") -> str:
         """As the builtin; asks the front end."""

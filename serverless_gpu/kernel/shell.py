@@ -34,6 +34,14 @@ def send(msg_type: str, content: Mapping[str, Any], **rest: Any) -> None:
         kernel.publish(msg_type, content, cell.handle if cell else None, **rest)
 
 
+def safe_str(value: object) -> str:
+    """str(value), which may run code of users that fails."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<str() raised {type(error).__name__}>"
+
+
 class CellDisplayPublisher(DisplayPublisher):
     """Publishes what `display()` is given."""
 
@@ -176,10 +184,10 @@ class ZMQInteractiveShell(InteractiveShell):
         self._payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def _showtraceback(self, etype: type[BaseException], evalue: Any, stb: list[str]) -> None:
-        try:
-            value = str(evalue)
-        except Exception as error:
-            value = f"<str() of the exception raised {type(error).__name__}>"
-        content = {"ename": etype.__name__, "evalue": value, "traceback": list(stb)}
+        content = {
+            "ename": etype.__name__,
+            "evalue": safe_str(evalue),
+            "traceback": list(stb),
+        }
         self.error_reply = content
         send("error", content)

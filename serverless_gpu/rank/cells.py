@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -81,7 +82,30 @@ class RankShell(InteractiveShell):
         pass
 
 
+_prepared: RankShell | None = None
 _shell: RankShell | None = None
+
+
+def prepare() -> None:
+    """Makes a shell in the fork server, so that no rank has to: 50 ms each. It is hidden again, for
+    frameworks in function ranks must not take them for notebooks."""
+    global _prepared
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__["__builtins__"] = __builtins__
+    _prepared = _make(main_module)
+    for kind in (RankShell, InteractiveShell):
+        kind._instance = None
+
+
+def _make(user_module: types.ModuleType) -> RankShell:
+    config = Config()
+    config.HistoryManager.enabled = False  # no file, and no thread that writes it
+    config.HistoryManager.hist_file = ":memory:"
+    before = sys.stdout, sys.stderr, sys.excepthook
+    made = RankShell.instance(config=config, user_module=user_module)
+    sys.stdout, sys.stderr, sys.excepthook = before
+    made.Completer.use_jedi = False
+    return made
 
 
 def shell() -> RankShell:
@@ -89,14 +113,10 @@ def shell() -> RankShell:
     global _shell
     if _shell is None:
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        config = Config()
-        config.HistoryManager.enabled = False  # no file, and no thread that writes it
-        config.HistoryManager.hist_file = ":memory:"
-        streams = sys.stdout, sys.stderr
-        hook = sys.excepthook
-        _shell = RankShell.instance(config=config, user_module=sys.modules["__main__"])
-        sys.stdout, sys.stderr, sys.excepthook = *streams, hook
-        _shell.Completer.use_jedi = False
+        _shell = _prepared or _make(sys.modules["__main__"])
+        for kind in (RankShell, InteractiveShell):
+            kind._instance = _shell
+        sys.modules["__main__"] = _shell.user_module
     return _shell
 
 

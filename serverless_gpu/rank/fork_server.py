@@ -69,9 +69,10 @@ def warm_up() -> dict[str, float]:
             del os.environ[name]
         else:
             os.environ[name] = value
-    from . import process_group
+    from . import cells, process_group
 
     process_group.arrange()
+    cells.prepare()
     if "serverless_gpu.tracking.rank" in times:
         from ..tracking import rank as tracking
 

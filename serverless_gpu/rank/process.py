@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
 from ..errors import RankFailure, capture_failure
-from . import environment, process_group, streams
+from . import children, environment, process_group, streams
 
 SOCKET_FD = 3
 #: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
@@ -136,6 +136,7 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     _core.install_dump_signal(DUMP_SIGNAL)
     faulthandler.register(DUMP_SIGNAL, file=dump_fd, all_threads=True, chain=True)
     streams.install()
+    children.adopt()
     _fresh_main()
     agent = _core.RankAgent(
         key=child["key"],
@@ -192,6 +193,9 @@ def leave(code: int) -> NoReturn:
         atexit._run_exitfuncs()
     with contextlib.suppress(BaseException):
         streams.flush()
+    if rank.current is not None and rank.current.pid == os.getpid():
+        with contextlib.suppress(BaseException):
+            children.end_all()
     os._exit(code)
 
 

@@ -194,13 +194,17 @@ class Tracker:
             self._wait_readable(min(_WAIT_S, max(0.0, deadline - time.monotonic())))
             self._exchange()
         with self._lock:
-            if self._handles.pop(call_id, None) is not None and handle.error is None:
+            # It stays among the handles: should the tracker die, its successor must end the run.
+            if call_id in self._handles and handle.error is None:
                 handle.error = f"MLflow: the run was not ended within {timeout:g} s"
 
     def _wait_readable(self, limit_s: float) -> None:
         sock = self._sock
         descriptor = sock.fileno() if sock is not None else -1
-        select.select([descriptor] if descriptor >= 0 else [], [], [], limit_s)
+        poller = select.poll()  # select() knows no descriptor above 1023
+        if descriptor >= 0:
+            poller.register(descriptor, select.POLLIN)
+        poller.poll(limit_s * 1000)
 
     def _exchange(self) -> None:
         """Connects, sends and receives what can be done without waiting."""

@@ -45,8 +45,11 @@ def capture_context(name: str | None) -> TrackingContext:
 
     Threads: the one that runs the user's code, since MLflow's active run belongs to a thread.
     """
-    cwd = os.getcwd()
     environ = os.environ
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:  # the folder has been removed; the call says so, not its tracking
+        cwd = environ.get("PWD", "/")
     uri = environ.get("MLFLOW_TRACKING_URI")
     experiment = environ.get("MLFLOW_EXPERIMENT_NAME")
     experiment_id = environ.get("MLFLOW_EXPERIMENT_ID") if experiment is None else None

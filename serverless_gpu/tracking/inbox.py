@@ -39,8 +39,10 @@ class Peer:
 
     def send(self, message: object) -> None:
         """Errors: OSError if the peer has gone or does not read."""
+        poller = select.poll()  # select() knows no descriptor above 1023
+        poller.register(self.sock, select.POLLOUT)
         for packet in packets(message):
-            if not select.select([], [self.sock], [], ANSWER_SEND_S)[1]:
+            if not poller.poll(ANSWER_SEND_S * 1000):
                 raise TimeoutError("the peer does not read its answers")
             self.sock.send(packet)
 
