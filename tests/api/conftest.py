@@ -100,8 +100,10 @@ class Stopper:
 
         def press() -> None:
             for count in counts:
-                self.ready.wait(count)
-                os.kill(os.getpid(), signal.SIGINT)
+                try:
+                    self.ready.wait(count)
+                finally:  # ranks that do not get ready must not run for ever
+                    os.kill(os.getpid(), signal.SIGINT)
 
         before = signal.signal(signal.SIGINT, self._on_sigint)
         thread = threading.Thread(target=press)

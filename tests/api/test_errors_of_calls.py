@@ -1,0 +1,275 @@
+"""How a call ends that does not end well, and that the next one is none the worse for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rank_code import rank_number
+
+from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, distributed
+from serverless_gpu.errors import format_ranks
+
+pytestmark = pytest.mark.usefixtures("quick_grace")
+
+
+@pytest.fixture(autouse=True)
+def next_call_works() -> Iterator[None]:
+    """Whatever a test did, the next call has all its ranks, and they can work together."""
+    yield
+
+    @distributed(gpus=2)
+    def together() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        x = torch.tensor([1.0])
+        dist.all_reduce(x)
+        return float(x)
+
+    assert together.distributed() == [2.0, 2.0]
+
+
+def test_an_exception_is_the_rank_s_own() -> None:
+    @distributed(gpus=2)
+    def fail() -> int:
+        if rank_number() == 1:
+            raise ValueError("bad batch")
+        return 7
+
+    with pytest.raises(ValueError, match="bad batch") as caught:
+        fail.distributed()
+    error: Any = caught.value
+    assert isinstance(error, RankError)
+    assert error.rank == 1
+    assert type(error.__cause__) is ValueError
+    assert list(error.failures) == [1]
+    assert error.results == {0: 7}
+
+
+def test_the_traceback_points_at_the_line() -> None:
+    @distributed(gpus=1)
+    def fail() -> None:
+        raise KeyError("label_map")  # this line
+
+    with pytest.raises(KeyError) as caught:
+        fail.distributed()
+    cause = caught.value.__cause__
+    assert cause is not None
+    last = cause.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    assert last is not None
+    with open(last.tb_frame.f_code.co_filename) as f:
+        assert "this line" in f.read().splitlines()[last.tb_lineno - 1]
+
+
+def test_an_exception_of_the_notebook_s_own_class_is_caught_as_one() -> None:
+    class Diverged(Exception):
+        def __init__(self, step: int, loss: float) -> None:
+            super().__init__(f"step {step}: {loss}")
+            self.step = step
+
+    @distributed(gpus=2)
+    def fail() -> None:
+        raise Diverged(3, 1e9)
+
+    with pytest.raises(Diverged) as caught:
+        fail.distributed()
+    assert caught.value.step == 3
+
+
+def test_ranks_that_wait_for_the_failed_one_are_stopped() -> None:
+    @distributed(gpus=3)
+    def fail() -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            raise ValueError("bad batch on rank 1")
+        dist.all_reduce(x)
+
+    with pytest.raises(ValueError, match="bad batch on rank 1") as caught:
+        fail.distributed()
+    assert caught.value.rank == 1
+
+
+def test_the_cause_is_named_even_if_consequences_arrive_first() -> None:
+    @distributed(gpus=4)
+    def fail() -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        if dist.get_rank() == 3:
+            dist.destroy_process_group()
+            time.sleep(0.3)  # the others see the closed connection long before
+            raise KeyError("label_map")
+        for _ in range(3):
+            dist.all_reduce(x)
+
+    with pytest.raises(KeyError, match="label_map") as caught:
+        fail.distributed()
+    assert caught.value.rank == 3
+
+
+def test_the_first_of_two_failures_is_the_cause() -> None:
+    @distributed(gpus=2)
+    def fail(order: list[int]) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if dist.get_rank() == order[1]:
+            try:
+                dist.barrier()
+            finally:
+                raise RuntimeError("second")
+        raise RuntimeError("first")
+
+    for order in ([0, 1], [1, 0]):
+        with pytest.raises(RuntimeError, match="first") as caught:
+            fail.distributed(order)
+        assert caught.value.rank == order[0]
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_sys_exit_without_an_error_is_none(code: int | None) -> None:
+    @distributed(gpus=2)
+    def leave(code: int | None) -> str:
+        if rank_number() == 1:
+            sys.exit(code)
+        return "fine"
+
+    assert leave.distributed(code) == ["fine", None]
+
+
+@pytest.mark.parametrize("code", [3, "message"])
+def test_sys_exit_with_an_error_is_a_failure(code: object) -> None:
+    @distributed(gpus=2)
+    def leave(code: Any) -> str:
+        if rank_number() == 1:
+            sys.exit(code)
+        return "fine"
+
+    with pytest.raises(RankError, match=f"rank 1.*sys.exit.*{code}") as caught:
+        leave.distributed(code)
+    assert caught.value.results == {0: "fine"}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_quiet_end_is_no_success(code: int) -> None:
+    @distributed(gpus=3)
+    def leave(code: int) -> int:
+        if rank_number() == 2:
+            os._exit(code)
+        return rank_number()
+
+    with pytest.raises(RankDiedError, match=f"rank 2.*exit code {code}") as caught:
+        leave.distributed(code)
+    assert (caught.value.rank, caught.value.exit_code, caught.value.signal) == (2, code, None)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_rank_s_death_is_named_with_its_signal(
+    signum: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @distributed(gpus=3)
+    def die() -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 2:
+            print("last words", flush=True)
+            signal.signal(signum, signal.SIG_DFL) if signum != signal.SIGKILL else None
+            os.kill(os.getpid(), signum)
+        dist.barrier()
+
+    with pytest.raises(RankDiedError, match=signum.name) as caught:
+        die.distributed()
+    assert caught.value.rank == 2
+    assert caught.value.signal == signum.name
+    assert "last words" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("asleep", ["python", "native", "busy", "collective"])
+def test_the_deadline_shows_where_every_rank_is(asleep: str) -> None:
+    @distributed(gpus=2, timeout=1.5)
+    def stuck(kind: str) -> None:
+        import ctypes
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if kind == "collective" and dist.get_rank() == 0:
+            dist.barrier()
+        if kind == "native":
+            ctypes.PyDLL(None).sleep(3600)
+        while kind == "busy":
+            pass
+        time.sleep(3600)
+
+    with pytest.raises(DistributedTimeoutError, match=r"1\.5 s") as caught:
+        stuck.distributed(asleep)
+    error = caught.value
+    assert isinstance(error, TimeoutError)
+    assert sorted(error.stacks) == [0, 1]
+    assert all("in stuck" in stack for stack in error.stacks.values())
+    assert error.seconds == 1.5
+
+
+def test_a_rank_that_returned_is_kept_by_the_timeout() -> None:
+    @distributed(gpus=2, timeout=1.5)
+    def uneven() -> str:
+        if rank_number() == 1:
+            time.sleep(3600)
+        return "early"
+
+    with pytest.raises(DistributedTimeoutError, match="rank 0 had finished") as caught:
+        uneven.distributed()
+    assert caught.value.results == {0: "early"}
+    assert list(caught.value.stacks) == [1]
+
+
+def test_the_timeout_is_not_taken_for_an_interrupt_by_user_code() -> None:
+    @distributed(gpus=1, timeout=1.0)
+    def careless() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(3600)
+
+    with pytest.raises(DistributedTimeoutError):
+        careless.distributed()
+
+
+def test_all_ranks_that_raise_the_same_are_one_line() -> None:
+    @distributed(gpus=4)
+    def fail() -> None:
+        raise RuntimeError("the same")
+
+    with pytest.raises(RuntimeError, match="the same") as caught:
+        fail.distributed()
+    text = str(caught.value)
+    others = set(range(4)) - {caught.value.rank}
+    assert f"ranks {format_ranks(others)} raised the same" in text
+    assert text.count("the same") == 2
+
+
+def test_recursion_without_end_is_an_error_of_the_rank() -> None:
+    @distributed(gpus=1)
+    def deep(n: int) -> int:
+        return deep(n + 1)
+
+    with pytest.raises(RecursionError):
+        deep.distributed(0)
