@@ -215,3 +215,13 @@ def test_the_notebooks_mlflow_is_not_changed_by_calls(notebook: Notebook) -> Non
     notebook.call(1, log_one)
     assert mlflow.active_run() is None
     assert not hasattr(mlflow.active_run, "_serverless_gpu")
+
+
+def test_an_unknown_run_raises_in_the_rank(notebook: Notebook) -> None:
+    def train() -> None:
+        import mlflow
+
+        mlflow.MlflowClient().log_metric("0" * 32, "m", 1.0)
+
+    with pytest.raises(RankFailed, match=r"0{32}"):
+        notebook.call(1, train)

@@ -66,6 +66,15 @@ def test_the_experiment_is_named_after_the_notebook_else_the_folder() -> None:
     assert default_experiment({}, {}, "/") == "Default"
 
 
+def test_a_folder_that_is_gone_is_no_trouble_of_tracking(clean_environment: None) -> None:
+    folder = os.getcwd()
+    os.environ["PWD"] = folder
+    os.rmdir(folder)
+    context = capture_context(None)
+    os.mkdir(folder)
+    assert (context.cwd, context.experiment) == (folder, "project")
+
+
 def test_capturing_the_context_and_running_a_call_do_not_import_mlflow() -> None:
     script = (
         "import sys; from serverless_gpu.tracking import client;"

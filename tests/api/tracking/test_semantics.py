@@ -289,13 +289,3 @@ def test_a_bad_key_or_value_raises_in_the_rank(notebook: Notebook, key: str, val
 
     with pytest.raises(RankFailed):
         notebook.call(1, train)
-
-
-def test_an_unknown_run_raises_in_the_rank(notebook: Notebook) -> None:
-    def train() -> None:
-        import mlflow
-
-        mlflow.MlflowClient().log_metric("0" * 32, "m", 1.0)
-
-    with pytest.raises(RankFailed, match=r"0{32}"):
-        notebook.call(1, train)
