@@ -87,10 +87,10 @@ bool Kernel::run(py::object front) {
     return gate_.restart();
 }
 
-// Signals that came while we waited have only been noted by Python's handler in C.
 void Kernel::idle() {
     if (!ready_) {
-        server_->wait({});
+        const AllSignalsBlocked blocked;
+        server_->wait({}, -1, blocked.old_mask());
     }
     const py::gil_scoped_acquire gil;
     try {
@@ -100,8 +100,9 @@ void Kernel::idle() {
     }
 }
 
-bool Kernel::wait(std::optional<std::chrono::milliseconds> timeout, int other_fd) {
-    return server_->wait(timeout, other_fd) || gate_.requested();
+bool Kernel::wait(std::optional<std::chrono::milliseconds> timeout, int other_fd,
+                  const sigset_t& let_in) {
+    return server_->wait(timeout, other_fd, let_in) || gate_.requested();
 }
 
 void Kernel::stop(bool restart) {

@@ -40,7 +40,9 @@ public:
     // wait().
     void set_ready() { ready_ = true; }
 
-    bool wait(std::optional<std::chrono::milliseconds> timeout, int other_fd);
+    // As Server::wait(); also true if the process is to end.
+    bool wait(std::optional<std::chrono::milliseconds> timeout, int other_fd,
+              const sigset_t& let_in);
     void wake() { server_->wake(); }
     bool stopping() const { return gate_.requested(); }
 

@@ -5,6 +5,7 @@
 
 #include "kernel/json_convert.h"
 #include "kernel/kernel.h"
+#include "kernel/signal_window.h"
 
 namespace py = pybind11;
 using sgpu::Kernel;
@@ -78,8 +79,10 @@ bool wait_for(Kernel& kernel, std::optional<double> timeout, int other_fd) {
         rounded = std::chrono::ceil<std::chrono::milliseconds>(
             std::chrono::duration<double>(std::min(*timeout, 3600.0)));
     }
+    const sgpu::AllSignalsBlocked blocked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     const py::gil_scoped_release no_gil;
-    return kernel.wait(rounded, other_fd);
+    return kernel.wait(rounded, other_fd, blocked.old_mask());
 }
 
 }  // namespace

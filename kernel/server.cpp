@@ -1,8 +1,12 @@
 #include "kernel/server.h"
 
+#include <poll.h>
+
 #include <array>
-#include <cerrno>
 #include <set>
+#include <span>
+
+#include "kernel/signal_window.h"
 
 namespace sgpu {
 namespace {
@@ -29,6 +33,20 @@ bool flag(const nl::json& content, const char* name, bool otherwise) {
     return found != content.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
+bool has_message(const zmq::socket_t& socket) {
+    return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
+}
+
+void poll_until(std::span<pollfd> fds, std::optional<std::chrono::milliseconds> timeout,
+                const sigset_t& let_in) {
+    timespec limit{};
+    if (timeout) {
+        limit.tv_sec = static_cast<time_t>(timeout->count() / 1000);
+        limit.tv_nsec = static_cast<long>(timeout->count() % 1000) * 1'000'000;
+    }
+    ::ppoll(fds.data(), fds.size(), timeout ? &limit : nullptr, &let_in);
+}
+
 }  // namespace
 
 Server::Server(zmq::context_t& context, const ConnectionFile& file, const Signer& signer,
@@ -48,15 +66,16 @@ Server::Server(zmq::context_t& context, const ConnectionFile& file, const Signer
     stdin_.bind(file.endpoint(file.stdin_port));
 }
 
-bool Server::wait(std::optional<std::chrono::milliseconds> timeout, int other_fd) {
-    if (!queue_.empty()) return true;
-    std::array<zmq_pollitem_t, 3> items = {{{shell_.handle(), 0, ZMQ_POLLIN, 0},
-                                            {nullptr, wake_.fd(), ZMQ_POLLIN, 0},
-                                            {nullptr, other_fd, ZMQ_POLLIN, 0}}};
-    const long milliseconds = timeout ? static_cast<long>(timeout->count()) : -1;
-    if (zmq_poll(items.data(), other_fd < 0 ? 2 : 3, milliseconds) <= 0) return false;
+// ZeroMQ's descriptor tells only of changes, so the socket itself is asked first.
+bool Server::wait(std::optional<std::chrono::milliseconds> timeout, int other_fd,
+                  const sigset_t& let_in) {
+    if (!queue_.empty() || has_message(shell_)) return true;
+    std::array<pollfd, 3> fds = {{{shell_.get(zmq::sockopt::fd), POLLIN, 0},
+                                  {wake_.fd(), POLLIN, 0},
+                                  {other_fd, POLLIN, 0}}};
+    poll_until(fds, timeout, let_in);
     const bool woken = wake_.take();
-    return woken || (items[0].revents & ZMQ_POLLIN) != 0;
+    return woken || has_message(shell_);
 }
 
 void Server::start_impl(xeus::xpub_message message) {
@@ -201,11 +220,13 @@ std::optional<std::string> Server::ask(const std::string& prompt, bool password,
                            .content = {{"prompt", prompt}, {"password", password}},
                            .buffers = {}};
     send(stdin_, encode(signer_, question));
-    while (true) {
+    const AllSignalsBlocked blocked;
+    while (!interrupted()) {
         if (auto answer = receive_answer(question.id())) return answer;
-        zmq_pollitem_t item = {stdin_.handle(), 0, ZMQ_POLLIN, 0};
-        if (zmq_poll(&item, 1, -1) < 0 && errno == EINTR && interrupted()) return {};
+        std::array<pollfd, 1> fds = {{{stdin_.get(zmq::sockopt::fd), POLLIN, 0}}};
+        poll_until(fds, {}, blocked.old_mask());
     }
+    return {};
 }
 
 std::optional<std::string> Server::receive_answer(const std::string& question) {

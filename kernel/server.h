@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -44,9 +45,10 @@ public:
     Server(zmq::context_t& context, const ConnectionFile& file, const Signer& signer, Iopub& iopub,
            Hooks hooks);
 
-    // Waits for a request or a wake(), for events of `other_fd` (-1: none), or a signal with a
-    // handler of Python's. True if handle_request() has something to do.
-    bool wait(std::optional<std::chrono::milliseconds> timeout, int other_fd = -1);
+    // Waits for a request or a wake(), for events of `other_fd` (-1: none), or a signal that
+    // `let_in` does not block. True if handle_request() has something to do.
+    bool wait(std::optional<std::chrono::milliseconds> timeout, int other_fd,
+              const sigset_t& let_in);
 
     // Makes wait() return true once.
     void wake() { wake_.notify(); }

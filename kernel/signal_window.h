@@ -8,14 +8,18 @@
 
 namespace sgpu {
 
-// Blocks all signals in the calling thread; the old mask comes back on destruction. Threads and
-// ZeroMQ contexts are made under it, so that signals always go to the main thread.
+// Blocks all signals in the calling thread; the old mask comes back on destruction. Threads are
+// made under it, so that signals always go to the main thread. And the main thread waits under it,
+// with old_mask() for ppoll: a signal between its last look at Python's signals and the wait ends
+// the wait.
 class AllSignalsBlocked {
 public:
     AllSignalsBlocked();
     ~AllSignalsBlocked();
     AllSignalsBlocked(const AllSignalsBlocked&) = delete;
     AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+
+    const sigset_t& old_mask() const { return old_; }
 
 private:
     sigset_t old_{};

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,36 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.update(before)
 
 
+class Shared:
+    """One kernel for the tests of a file; a new one after a test that did not leave it usable."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._kernel: kernel_client.TestKernel | None = None
+
+    def usable(self) -> kernel_client.TestKernel:
+        if self._kernel is None or not self._kernel.answers():
+            self.end()
+            self._kernel = self._stack.enter_context(kernel_client.running())
+        return self._kernel
+
+    def end(self) -> None:
+        self._kernel = None
+        self._stack.close()
+
+
 @pytest.fixture(scope="module")
-def shared() -> Iterator[kernel_client.TestKernel]:
-    """One kernel for the tests of a file that leave it as it was."""
-    with kernel_client.running() as kernel:
-        yield kernel
+def shared() -> Iterator[Shared]:
+    """The owner of the file's kernel."""
+    owner = Shared()
+    yield owner
+    owner.end()
 
 
 @pytest.fixture
-def kernel(shared: kernel_client.TestKernel) -> kernel_client.TestKernel:
-    """The shared kernel, which the test before must have left alive and idle."""
-    assert shared.alive(), "an earlier test ended the kernel"
-    return shared
+def kernel(shared: Shared) -> kernel_client.TestKernel:
+    """A kernel that other tests of the file used before, and left alive and idle."""
+    return shared.usable()
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jupyter_kernel_test
 
 
+# The base class reads class attributes, and changes none.
+# ruff: noqa: RUF012
 class TestServerlessGpu(jupyter_kernel_test.KernelTests):
     kernel_name = "serverless-gpu"
     language_name = "python"

@@ -171,8 +171,12 @@ class TestKernel:
         """As Stop in a front end."""
         self.manager.interrupt_kernel()
 
-    def alive(self) -> bool:
-        return bool(self.manager.is_alive())
+    def answers(self) -> bool:
+        """Whether it is alive and runs a cell at once, more or less."""
+        try:
+            return bool(self.manager.is_alive()) and self.run("0", timeout=20).status == "ok"
+        except (TimeoutError, queue.Empty):
+            return False
 
 
 @contextmanager
