@@ -12,10 +12,6 @@ from . import display
 _installed = False
 
 
-class RankExit(RuntimeError):
-    """User code called `sys.exit` with a code other than 0."""
-
-
 def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     """The function's value. `sys.exit()` and `sys.exit(0)` give None; coroutines are run."""
     global _installed
@@ -30,5 +26,5 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     except SystemExit as end:
         if end.code in (None, 0):
             return None
-        raise RankExit(f"sys.exit({end.code!r})") from None
+        raise
     return value

@@ -16,7 +16,7 @@ import types
 from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
-from ..errors import RankFailure, capture_failure
+from ..errors import RankFailure, ResultError, capture_failure
 from . import children, environment, process_group, streams
 
 SOCKET_FD = 3
@@ -74,36 +74,38 @@ class RankProcess:
         self, call: int, number: int, world: int, mode: str, frames: list[bytes], fd: int
     ) -> None:
         self.call, self.rank, self.world = call, number, world
-        raised_ns = 0
-        answer: Any
+        raised_ns, ok = 0, True
         try:
-            context = pickle.loads(frames[0])
-            environment.apply(context, number, world)
-            from . import cells, functions
-
-            work = functions.run if mode == "function" else cells.run
-            try:
-                self.agent.begin_work(call, world)
-                answer, ok = work(context, frames[1:], fd), True
-            finally:
-                if os.getpid() != self.pid:
-                    leave_forked_child()
-                self._end_work()
+            payload = self._work(mode, pickle.loads(frames[0]), frames[1:], fd)
         except BaseException as error:
-            raised_ns = time.monotonic_ns()
-            answer, ok = capture_failure(error, ()), False
+            raised_ns, ok = time.monotonic_ns(), False
+            payload = _dump_failure(capture_failure(error, ()))
             del error
         finally:
             environment.after_call()
-        payload = self._dump(answer, ok)
-        if isinstance(payload, RankFailure):
-            raised_ns, ok = time.monotonic_ns(), False
-            payload = serialize.dump(payload, what="error")
-        del answer
         streams.flush()
         mark = self.agent.mark_message()
-        self.agent.done(call, ok, payload.frames, payload.fd, mark, raised_ns)
+        self.agent.done(self.call, ok, payload.frames, payload.fd, mark, raised_ns)
         payload.close()
+
+    def _work(
+        self, mode: str, context: dict[str, Any], frames: list[bytes], fd: int
+    ) -> serialize.Payload:
+        from . import cells, functions
+
+        environment.apply(context, self.rank, self.world)
+        work = functions.run if mode == "function" else cells.run
+        try:
+            self.agent.begin_work(self.call, self.world)
+            result = work(context, frames, fd)
+            try:
+                return serialize.dump(result, what="result")
+            except Exception as error:
+                raise ResultError(self.rank, str(error)) from None
+        finally:
+            if os.getpid() != self.pid:
+                leave_forked_child()
+            self._end_work()
 
     def _end_work(self) -> None:
         """From here on no interrupt raises. One that comes before is part of the call."""
@@ -115,13 +117,12 @@ class RankProcess:
                 continue
         process_group.calm()
 
-    def _dump(self, answer: Any, ok: bool) -> Any:
-        try:
-            return serialize.dump(answer, what="result" if ok else "error")
-        except BaseException as error:
-            if not ok:  # an exception that cannot travel: its text can
-                return serialize.dump(dataclasses.replace(answer, cause=None), what="error")
-            return capture_failure(error, ())
+
+def _dump_failure(failure: RankFailure) -> serialize.Payload:
+    try:
+        return serialize.dump(failure, what="error")
+    except Exception:  # an exception that cannot travel: its text can
+        return serialize.dump(dataclasses.replace(failure, cause=None), what="error")
 
 
 def _fresh_main() -> None:
