@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-# The notebook's folder must not shadow modules that the kernel imports; IPython puts it back.
-if sys.path and sys.path[0] in ("", os.getcwd()):
+# The notebook's folder must not shadow modules that the kernel imports; the shell puts it back. The
+# kernelspec's variable does that from Python 3.11 on; children of cells are to run as always.
+if os.environ.pop("PYTHONSAFEPATH", None) is None and sys.path[:1] in ([""], [os.getcwd()]):
     del sys.path[0]
 
 import platform

@@ -16,7 +16,7 @@ import comm
 from comm.base_comm import BaseComm, CommManager
 
 from serverless_gpu.kernel import cells
-from serverless_gpu.kernel.shell import send
+from serverless_gpu.kernel.shell import ZMQInteractiveShell, send
 
 
 class Comm(BaseComm):
@@ -104,11 +104,18 @@ def install() -> CommManager:
     manager = CommManager()
     comm.create_comm = Comm
     comm.get_comm_manager = lambda: manager
-    module = types.ModuleType("ipykernel.comm", "Comms of the Serverless GPU kernel.")
-    vars(module).update(Comm=Comm, BaseComm=BaseComm, CommManager=CommManager)
     for name in ("ipykernel.comm", "ipykernel.comm.comm", "ipykernel.comm.manager"):
-        sys.modules[name] = module
+        _stand_in(name, Comm=Comm, BaseComm=BaseComm, CommManager=CommManager)
+    # tqdm takes a process without this module for a terminal.
+    _stand_in("ipykernel.zmqshell", ZMQInteractiveShell=ZMQInteractiveShell)
     return manager
+
+
+def _stand_in(name: str, **content: Any) -> None:
+    """Put a module of ours where libraries look for ipykernel's, be that installed or not."""
+    module = types.ModuleType(name, "A part of ipykernel, as the Serverless GPU kernel has it.")
+    vars(module).update(content)
+    sys.modules[name] = module
 
 
 def info(manager: CommManager, target_name: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import builtins
 import faulthandler
 import getpass
 import os
+import sys
 from typing import Any
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
@@ -28,7 +29,7 @@ Content = dict[str, Any]
 
 def _shell_config() -> Config:
     config = Config()
-    # tqdm takes a shell without this for a terminal.
+    # Older tqdm, and others, take a shell without this for a terminal.
     config.IPKernelApp.kernel_name = "serverless-gpu"
     return config
 
@@ -43,6 +44,8 @@ class Session:
         self.loop = KernelLoop(kernel)
         let_cells_create_tasks(self.loop.loop)
         self.shell: Any = ZMQInteractiveShell.instance(config=_shell_config())
+        if "" not in sys.path:
+            sys.path.insert(0, "")
         self.shell.loop_runner = self.loop.run_until_complete
         self._comm_manager = comms.install()
         self.shell.kernel = comms.KernelObject(self.shell, self._comm_manager, kernel.session)

@@ -80,8 +80,8 @@ server.sockets[0].getsockname()[1]
 
 
 def test_requests_are_answered_while_a_task_never_rests(kernel: TestKernel) -> None:
-    busy = "async def busy():\n    while True: await asyncio.sleep(0)\ntask = asyncio.create_task(busy())"
-    kernel.run(busy)
+    kernel.run("async def busy():\n    while True: await asyncio.sleep(0)")
+    kernel.run("task = asyncio.create_task(busy())")
     for _ in range(100):
         assert kernel.reply(kernel.client.kernel_info())["content"]["status"] == "ok"
     assert kernel.run("task.cancel()").value == "True"

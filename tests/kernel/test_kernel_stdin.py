@@ -87,7 +87,7 @@ thread = threading.Thread(target=ask); thread.start(); thread.join()
 
 def test_the_debugger_asks_in_the_notebook(kernel: TestKernel) -> None:
     cell = kernel.send("value = 41\nbreakpoint()\nvalue", allow_stdin=True)
-    assert "ipdb>" in str(question(kernel)["prompt"])
+    assert "pdb" in str(question(kernel)["prompt"]).lower()
     kernel.client.input("value = value + 1")
     question(kernel)
     kernel.client.input("continue")

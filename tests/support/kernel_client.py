@@ -108,13 +108,8 @@ class TestKernel:
 
     def wait(self, msg_id: str, timeout: float = PATIENCE) -> Run:
         """The end of a cell that was sent; messages of other cells are skipped."""
-        run, deadline = Run(), time.monotonic() + timeout
-        for message in self.published(deadline, f"the end of cell {msg_id}"):
-            if message["parent_header"].get("msg_id") != msg_id:
-                continue
-            run.messages.append(message)
-            if message["content"].get("execution_state") == "idle":
-                break
+        deadline = time.monotonic() + timeout
+        run = Run(messages=self.published_for(msg_id, timeout))
         run.reply = self.reply(msg_id, deadline - time.monotonic())
         return run
 
@@ -150,6 +145,16 @@ class TestKernel:
             except queue.Empty:
                 if time.monotonic() >= deadline:
                     raise TimeoutError(f"waited in vain for {what}") from None
+
+    def published_for(self, msg_id: str, timeout: float = PATIENCE) -> list[Message]:
+        """What was published while request `msg_id` was handled, to its idle status."""
+        messages = []
+        for message in self.published(time.monotonic() + timeout, f"the end of {msg_id}"):
+            if message["parent_header"].get("msg_id") == msg_id:
+                messages.append(message)
+                if message["content"].get("execution_state") == "idle":
+                    break
+        return messages
 
     def wait_for_text(self, text: str, timeout: float = PATIENCE) -> None:
         """Until a cell has written `text` (in one message)."""
