@@ -210,11 +210,19 @@ def fork_and_log() -> None:
     import mlflow
 
     mlflow.log_metric("parent", 1.0)
-    if (child := os.fork()) == 0:
-        mlflow.log_metric("child", 1.0)
-        os._exit(0)
+    run_id = mlflow.active_run().info.run_id
+    child = os.fork()
+    try:
+        for _ in range(50):  # both ask at the same time, and each must get its own answer
+            if child:
+                assert mlflow.get_experiment_by_name("project").name == "project"
+            else:
+                assert mlflow.get_run(run_id).info.run_id == run_id
+        mlflow.log_metric("parent" if child else "child", 2.0)
+    finally:
+        if child == 0:
+            os._exit(0 if sys.exc_info()[0] is None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    mlflow.log_metric("parent", 2.0)
 
 
 def log_from_threads() -> None:

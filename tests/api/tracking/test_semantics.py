@@ -27,7 +27,7 @@ def test_eight_ranks_log_into_one_run_and_nothing_is_lost(notebook: Notebook) ->
         import mlflow
 
         for step in range(200):
-            mlflow.log_metric("loss", 1.0 / (1 + step), step=step)
+            mlflow.log_metric("loss", 1.0 / (1 + step), step=step, timestamp=1_000 + step)
         return mlflow.active_run().info.run_id
 
     ids = notebook.call(8, train)
@@ -36,7 +36,7 @@ def test_eight_ranks_log_into_one_run_and_nothing_is_lost(notebook: Notebook) ->
     assert run.info.status == "FINISHED"
     client = MlflowClient(tracking_uri=f"sqlite:///{os.getcwd()}/mlflow.db")
     history = client.get_metric_history(run.info.run_id, "loss")
-    # All ranks log equal values; a SQL store drops rows that are equal in everything.
+    # All ranks log the same; a SQL store drops rows that are equal in everything.
     assert len(history) == 8 * 200
     assert sorted({point.step for point in history}) == list(range(200))
 
