@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 
 namespace sgpu {
@@ -18,6 +19,7 @@ Result<std::pair<UniqueFd, UniqueFd>> packet_pair() {
 }
 
 Sent send_packet(int socket, std::string_view bytes, const std::vector<int>& fds, Wait wait) {
+    if (bytes.size() > kMaxPacket || fds.size() > kMaxPacketFds) return Sent::gone;
     iovec data{const_cast<char*>(bytes.data()), bytes.size()};
     msghdr header{};
     header.msg_iov = &data;
@@ -53,8 +55,10 @@ std::optional<Packet> recv_packet(int socket) {
     do {
         n = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
-    if (n < 0) return errno == ECONNRESET ? std::optional<Packet>(Packet{}) : std::nullopt;
+    const bool nothing_yet = errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS;
+    if (n < 0) return nothing_yet ? std::nullopt : std::optional<Packet>(Packet{});
     Packet packet{room.substr(0, static_cast<std::size_t>(n)), {}};
+    packet.fds_lost = (header.msg_flags & MSG_CTRUNC) != 0;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);

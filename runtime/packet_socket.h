@@ -29,7 +29,7 @@ Result<std::pair<UniqueFd, UniqueFd>> packet_pair();
 enum class Sent {
     yes,
     full,  // the peer does not read; only without Wait::yes
-    gone,  // the peer is gone, or the packet cannot be sent at all
+    gone,  // the peer is gone, or the packet is too long or cannot be sent at all
 };
 enum class Wait { no, yes };
 
@@ -37,8 +37,9 @@ enum class Wait { no, yes };
 Sent send_packet(int socket, std::string_view bytes, const std::vector<int>& fds, Wait wait);
 
 struct Packet {
-    std::string bytes;  // empty: the peer is gone
+    std::string bytes;  // empty: the peer is gone, or the descriptor is no such socket
     std::vector<UniqueFd> fds;
+    bool fds_lost = false;  // this process had no room for all descriptors that came
 };
 
 // The next packet if there is one now. Never blocks.

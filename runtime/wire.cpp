@@ -15,12 +15,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Done, call, ok, mark, raised_ns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Pong, token, busy, main)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stack, token, text, main)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Display, call, mark, type)
-static void to_json(json& j, const Quit&) { j = json::object(); }
+static void to_json(json& j, const Quit&) {
+    j = json::object();
+}
 static void from_json(const json&, Quit&) {}
 
 namespace {
 
 constexpr std::size_t kPrefix = 4;
+constexpr int kMaxDepth = 64;
 
 void put_u32(std::string& out, std::size_t value) {
     const auto v = static_cast<std::uint32_t>(value);
@@ -44,7 +47,27 @@ bool parse_body(std::size_t kind, const json& head, Body& body) {
     return false;
 }
 
-Error bad(const char* what) { return {Errc::bad_message, std::string("message: ") + what, 0}; }
+Error bad(const char* what) {
+    return {Errc::bad_message, std::string("message: ") + what, 0};
+}
+
+// Copying and writing a JSON value recurse, so one that is nested deeply would end the stack.
+bool too_deep(std::string_view json_text) {
+    int depth = 0;
+    bool in_string = false;
+    for (std::size_t i = 0; i < json_text.size(); ++i) {
+        const char c = json_text[i];
+        if (c == '"') in_string = !in_string;
+        if (in_string) {
+            if (c == '\\') ++i;
+            continue;
+        }
+        if (c == '[' || c == '{') ++depth;
+        if (c == ']' || c == '}') --depth;
+        if (depth > kMaxDepth) return true;
+    }
+    return false;
+}
 
 // The lengths of all parts, if they add up to what follows them.
 Result<std::vector<std::uint32_t>> take_lengths(std::string_view& in) {
@@ -82,7 +105,9 @@ Result<Message> decode(std::string_view in) {
     in.remove_prefix(kPrefix);
     const auto lengths = take_lengths(in);
     if (!lengths) return lengths.error();
-    const json head = json::parse(in.substr(0, lengths.value()[0]), nullptr, false);
+    const auto text = in.substr(0, lengths.value()[0]);
+    if (too_deep(text)) return bad("its body is nested too deeply");
+    const json head = json::parse(text, nullptr, false);
     if (!head.is_object()) return bad("its body is no JSON object");
     Message message;
     try {
