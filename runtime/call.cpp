@@ -23,7 +23,8 @@ void Call::ended(std::size_t index, RankState how, Clock::time_point now) {
 }
 
 void Call::stop(Clock::time_point now) {
-    if (finished()) return;
+    // What was killed ends when the system has ended it; impatience does not make it sooner.
+    if (finished() || pressure_ == Pressure::killed) return;
     // A Stop while others only have their grace after a failure ends that grace.
     if (pressure_ == Pressure::none && cause_ != EndCause::none) {
         begin_end(cause_, Pressure::asked, now);

@@ -23,10 +23,11 @@ enum class EndCause { none, failure, stop, deadline };
 
 // The ladder by which ranks that still run are ended.
 //
-//   none ──stop, deadline──► asked ──stuck──► cut_if_stuck ──stop_grace──► cut ──kill_grace──► killed ──► given_up
+//   none ──stop, deadline──► asked ──stuck──► cut_if_stuck ──stop_grace──► cut ──kill_grace──►
+//   killed ──► given_up
 //     └──failure, after failure_grace──────────────────────────────────────►┘
 //
-// A second Stop takes the next step at once.
+// A second Stop takes the next step at once, but it never gives up.
 enum class Pressure { none, asked, cut_if_stuck, cut, killed, given_up };
 
 // What the owner of the processes has to do now.
@@ -46,10 +47,10 @@ struct Order {
 
 struct CallLimits {
     std::chrono::milliseconds failure_grace{5000};  // others may end by themselves after a failure
-    std::chrono::milliseconds stuck{1000};          // to see an interrupt, before native waits are cut
-    std::chrono::milliseconds stop_grace{5000};     // for user code to clean up after an interrupt
-    std::chrono::milliseconds kill_grace{3000};     // between the cut and SIGKILL
-    std::chrono::milliseconds give_up{5000};        // for the system to end what was killed
+    std::chrono::milliseconds stuck{1000};       // to see an interrupt, before native waits are cut
+    std::chrono::milliseconds stop_grace{5000};  // for user code to clean up after an interrupt
+    std::chrono::milliseconds kill_grace{3000};  // between the cut and SIGKILL
+    std::chrono::milliseconds give_up{5000};     // for the system to end what was killed
     std::optional<std::chrono::milliseconds> timeout;
 };
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <optional>
 
 namespace sgpu {
 namespace {
@@ -12,8 +13,17 @@ namespace {
 constexpr char kMark = '\x1e';
 constexpr std::size_t kNumberDigits = 8;
 constexpr std::size_t kReadSize = 64 * 1024;
-constexpr int kReadsPerTurn = 4;    // so that a flood on one pipe does not starve the others
+constexpr int kReadsPerTurn = 4;     // so that a flood on one pipe does not starve the others
 constexpr int kReadsOfTheDead = 64;  // a pipe holds less; a child that writes on must not hold us
+
+// The number of a mark, if its eight digits and its end are there.
+std::optional<std::uint32_t> number_of(const char* digits) {
+    std::uint32_t number = 0;
+    const char* end = digits + kNumberDigits;
+    const auto parsed = std::from_chars(digits, end, number, 16);
+    if (parsed.ptr != end || *end != kMark || number == 0) return std::nullopt;
+    return number;
+}
 
 }  // namespace
 
@@ -66,11 +76,13 @@ void OutputPipe::cut() {
             continue;
         }
         if (have < mark_size) break;  // the rest of the mark is still in the pipe
+        const auto number = number_of(tail_.data() + at + 1 + key_.size());
+        if (!number) {
+            ++at;
+            continue;
+        }
         emit(begin, at);
-        std::uint32_t number = 0;
-        const char* digits = tail_.data() + at + 1 + key_.size();
-        std::from_chars(digits, digits + kNumberDigits, number, 16);
-        pieces.push_back({"", number});
+        pieces.push_back({"", *number});
         begin = at = at + mark_size;
     }
     const std::size_t end = at == std::string::npos ? tail_.size() : at;

@@ -9,7 +9,7 @@
 
 namespace sgpu {
 
-// The bytes of a mark. REQUIRES: `key` has 16 characters.
+// The bytes of a mark. REQUIRES: `key` has 16 characters; `number` is not 0.
 std::string mark_bytes(const std::string& key, std::uint32_t number);
 
 // Owns the read end and what was read and not yet taken.
@@ -29,8 +29,8 @@ public:
     int fd() const { return fd_.get(); }
     bool open() const { return static_cast<bool>(fd_); }
 
-    // Reads what is there now, up to some 256 KB, and appends to pieces. True if there was anything.
-    // At the pipe's end the descriptor is closed.
+    // Reads what is there now, up to some 256 KB, and appends to pieces. True if there was
+    // anything. At the pipe's end the descriptor is closed.
     bool read_some();
 
     // Reads until nothing is left and gives up what was held back as the possible begin of a mark.

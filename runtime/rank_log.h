@@ -9,7 +9,8 @@
 
 namespace sgpu {
 
-// Owns the descriptor; the file stays. What goes beyond kMaxBytes is counted and left out.
+// Owns the descriptor; the file stays. What goes beyond its size is left out, and the file
+// says so.
 //
 // Threads: one at a time.
 class RankLog {
@@ -19,7 +20,8 @@ public:
     RankLog() = default;
     // Makes the file, with mode 0600, when the first byte is written. A file that cannot be made or
     // written loses bytes silently: a log must not stop a call.
-    explicit RankLog(std::string path) : path_(std::move(path)) {}
+    explicit RankLog(std::string path, std::uint64_t max_bytes = kMaxBytes)
+        : path_(std::move(path)), left_(max_bytes) {}
 
     void write(std::string_view bytes);
 
@@ -27,7 +29,7 @@ private:
     std::string path_;
     UniqueFd fd_;
     bool tried_ = false;
-    std::uint64_t written_ = 0;
+    std::uint64_t left_ = 0;  // bytes that still go in
 };
 
 }  // namespace sgpu
