@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kDumpLimit{500};
 constexpr int kGuardCheckMs = 5;
+// poll goes on with a socket that user code has closed: it has to be asked anew.
+constexpr int kSocketCheckMs = 1000;
 constexpr int kMarkLimitMs = 10'000;  // for the pool to make room in a pipe
 constexpr int kPrivateFds = 100;      // above what user code is likely to name
 
@@ -151,15 +153,16 @@ void RankAgent::serve() {
         pollfd items[] = {{options_.socket.get(), POLLIN, 0},
                           {stop_ready_.fd(), POLLIN, 0},
                           {dump_done().fd(), POLLIN, 0}};
-        ::poll(items, 3, !guarded_ || dump_deadline_ ? kGuardCheckMs : -1);
-        if (items[1].revents) return;
+        ::poll(items, 3, !guarded_ || dump_deadline_ ? kGuardCheckMs : kSocketCheckMs);
+        if (items[1].revents & POLLIN) return;
+        // User code has closed what is ours: no request can come and no answer can go any more.
+        if ((items[0].revents | items[1].revents) & POLLNVAL) ::kill(pid_, SIGKILL);
         while (auto packet = recv_packet(options_.socket.get())) {
             auto message = decode(packet->bytes);
             if (!message) ::kill(pid_, SIGKILL);  // the pool is gone: nobody is left to work for
             if (!packet->fds.empty()) message.value().buffer = std::move(packet->fds[0]);
             handle(std::move(message.value()));
         }
-        if (items[0].revents & POLLNVAL) ::kill(pid_, SIGKILL);
         if (dump_deadline_ && dump_done().take()) end_dump("");
         if (dump_deadline_ && Clock::now() > *dump_deadline_)
             end_dump("no answer from the main thread\n");
