@@ -24,8 +24,7 @@ const char* reason_of(EndCause cause) {
 void PoolThread::begin_call(CallRequest request, std::shared_ptr<CallTicket> ticket) {
     const auto now = Clock::now();
     const CallId id = ticket->id();
-    const auto [at, made] =
-        calls_.try_emplace(id, std::move(request), std::move(ticket), now);
+    const auto [at, made] = calls_.try_emplace(id, std::move(request), std::move(ticket), now);
     RunningCall& call = at->second;
     std::set<int> members;
     for (std::size_t i = 0; i < call.request.members.size(); ++i) {
@@ -42,8 +41,9 @@ void PoolThread::begin_call(CallRequest request, std::shared_ptr<CallTicket> tic
         }
         found->second.call = id;
         found->second.index = i;
-        send(child_id, Execute{id, rank, call.request.world, call.request.mode},
-             call.request.frames, call.request.buffer.get());
+        const Execute execute{id, rank, call.request.world, call.request.mode};
+        if (!send(child_id, execute, call.request.frames, call.request.buffer.get()))
+            kill({child_id});
     }
     // Ranks that take no part have nothing to say that a line could wait for.
     for (int rank = 0; rank < call.request.world; ++rank)
@@ -86,7 +86,8 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
         if (!call) return;
         const int rank = call->request.members[child.index].rank;
         show(child.call, *call, call->mux.flush_rank(rank));
-        OutputEvent event{child.call, rank, std::move(display->type), "", std::move(message.buffer)};
+        OutputEvent event{child.call, rank, std::move(display->type), "",
+                          std::move(message.buffer)};
         if (!message.frames.empty()) event.content = std::move(message.frames[0]);
         const std::lock_guard lock(pool_.mutex_);
         pool_.output_.push_back(std::move(event));
@@ -181,8 +182,8 @@ void PoolThread::update_view(RunningCall& call) {
 void PoolThread::drop_old_calls() {
     for (auto it = calls_.begin(); it != calls_.end();) {
         const auto owns = [&](const auto& entry) { return entry.second.call == it->first; };
-        const bool old = it->second.reported &&
-                         std::none_of(children_.begin(), children_.end(), owns);
+        const bool old =
+            it->second.reported && std::none_of(children_.begin(), children_.end(), owns);
         if (old) show(it->first, it->second, it->second.mux.flush());
         it = old ? calls_.erase(it) : std::next(it);
     }

@@ -22,16 +22,16 @@ struct PoolThread::Watched {
     std::size_t first_child = 0;
 };
 
-PoolThread::PoolThread(RankPool& pool, UniqueFd link, UniqueFd guard_alive, PoolOptions options)
-    : pool_(pool),
-      options_(std::move(options)),
-      link_(std::move(link)),
-      guard_alive_(std::move(guard_alive)) {}
+PoolThread::PoolThread(RankPool& pool, UniqueFd link) : pool_(pool), link_(std::move(link)) {}
 
 void PoolThread::run() {
     ::prctl(PR_SET_NAME, "sgpu-pool");
     start_fork_server();
     while (!quit_) turn();
+    // Who waits for a ticket must not wait for ever.
+    run_posted();
+    all_lost();
+    act_on_time(Clock::now());
 }
 
 void PoolThread::quit() {
@@ -69,7 +69,11 @@ int PoolThread::wait_ms(Clock::time_point now) const {
         sooner(call.mux.next_due());
         sooner(call.view_due);
     }
-    for (const auto& [id, child] : children_) sooner(child.retire_by);
+    for (const auto& [id, child] : children_) {
+        sooner(child.retire_by);
+        sooner(child.held_until);
+    }
+    sooner(refill_at_);
     if (!due) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - now).count();
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
@@ -111,9 +115,10 @@ void PoolThread::run_posted() {
 
 void PoolThread::act_on_time(Clock::time_point now) {
     for (auto& [id, child] : children_) {
+        if (child.held_until && now >= *child.held_until) settle(id, child, Marks::ignore);
         if (!child.retire_by || now < *child.retire_by) continue;
         child.retire_by.reset();
-        if (child.pid) tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
+        tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
     }
     for (auto& [id, call] : calls_) {
         carry_out(call, call.state.advance(now));
@@ -124,20 +129,6 @@ void PoolThread::act_on_time(Clock::time_point now) {
     drop_old_calls();
     refill();
     fork_what_is_ordered();
-}
-
-void PoolThread::tell_guard(GuardPacket packet, int fd) {
-    if (!link_) return;
-    std::vector<int> fds;
-    if (fd >= 0) fds.push_back(fd);
-    const std::string_view bytes(reinterpret_cast<const char*>(&packet), sizeof packet);
-    (void)send_packet(link_.get(), bytes, fds, Wait::yes);
-}
-
-void PoolThread::trouble(const std::string& what, bool broken) {
-    const std::lock_guard lock(pool_.mutex_);
-    pool_.trouble_ = what;
-    pool_.broken_ = pool_.broken_ || broken;
 }
 
 }  // namespace sgpu

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <system_error>
 
 #include "runtime/guard_process.h"
 #include "runtime/pool_thread.h"
@@ -23,6 +24,7 @@ constexpr int kGuardEndMs = 5000;  // what the guard may take to end everything,
 
 Result<std::unique_ptr<RankPool>> RankPool::start(PoolOptions options) {
     std::unique_ptr<RankPool> pool(new RankPool);
+    pool->notebook_ = ::getpid();
     auto folder = make_private_folder();
     if (!folder) return folder.error();
     pool->folder_ = folder.value();
@@ -32,33 +34,58 @@ Result<std::unique_ptr<RankPool>> RankPool::start(PoolOptions options) {
     const auto guard = start_guard({options.guard, options.fork_server, pool->folder_}, theirs);
     if (!guard) return guard.error();
     pool->guard_ = pool->pids_.guard = guard.value();
-    UniqueFd alive(static_cast<int>(::syscall(SYS_pidfd_open, pool->guard_, 0)));
-    pool->core_ =
-        std::make_unique<PoolThread>(*pool, std::move(ours), std::move(alive), std::move(options));
+    pool->guard_alive_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pool->guard_, 0)));
+    pool->core_ = std::make_unique<PoolThread>(*pool, std::move(ours));
 
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);  // signals of the notebook are its main thread's
-    pool->thread_ = std::thread([core = pool->core_.get()] { core->run(); });
+    std::optional<Error> error;
+    try {
+        pool->thread_ = std::thread([core = pool->core_.get()] { core->run(); });
+    } catch (const std::system_error& refused) {
+        error = Error{Errc::os_failure, "thread of the pool: " + std::string(refused.what()),
+                      refused.code().value()};
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (error) return *error;
     return pool;
 }
 
 RankPool::~RankPool() {
-    if (!thread_.joinable()) return;
-    post([this] { core_->quit(); });
-    thread_.join();
-    const UniqueFd alive(static_cast<int>(::syscall(SYS_pidfd_open, guard_, 0)));
-    pollfd item{alive.get(), POLLIN, 0};
-    if (alive && ::poll(&item, 1, kGuardEndMs) == 0) ::kill(guard_, SIGKILL);
+    if (notebook_ != ::getpid()) {
+        // The thread is not here, and it may have been in the middle of anything when we were
+        // forked.
+        if (thread_.joinable()) thread_.detach();
+        (void)core_.release();
+        return;
+    }
+    UniqueFd link;
+    if (thread_.joinable()) {
+        post([this] { core_->quit(); });
+        thread_.join();
+        link = core_->take_link();
+    }
+    core_.reset();
+    if (guard_ > 0) end_guard(link);
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+// Waits for both halves of the guard and does what they have left undone.
+void RankPool::end_guard(const UniqueFd& link) const {
+    pollfd warden{guard_alive_.get(), POLLIN, 0};
+    if (guard_alive_ && ::poll(&warden, 1, kGuardEndMs) == 0)
+        ::syscall(SYS_pidfd_send_signal, guard_alive_.get(), SIGKILL, nullptr, 0);
     int status = 0;
     const bool reaped = ::waitpid(guard_, &status, 0) == guard_;
     if (reaped && WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    // Both halves of the guard are gone before their work was done.
+    // The warden was killed: the keeper, whose end shows at the link, ends everything. What it
+    // cannot find, since it was killed too, has our mark.
+    pollfd keeper{link.get(), 0, 0};
+    if (link) ::poll(&keeper, 1, kGuardEndMs);
     kill_marked(pool_mark(folder_));
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
 }
 
 void RankPool::post(std::function<void()> work) {
@@ -130,7 +157,8 @@ std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
 }
 
 std::shared_ptr<QueryTicket> RankPool::stacks(const std::vector<ChildId>& children) {
-    auto ticket = std::make_shared<QueryTicket>(children.size());
+    const std::set<ChildId> asked(children.begin(), children.end());
+    auto ticket = std::make_shared<QueryTicket>(asked.size());
     post([this, children, ticket] { core_->stacks(children, ticket); });
     return ticket;
 }
@@ -154,11 +182,12 @@ PoolPids RankPool::pids() const {
 
 std::vector<ChildId> RankPool::dead_children() const {
     const std::lock_guard lock(mutex_);
-    return dead_;
+    return {dead_.begin(), dead_.end()};
 }
 
 std::string RankPool::log_path(CallId call, int rank) const {
-    return folder_ + "/logs/call-" + std::to_string(call) + "/rank-" + std::to_string(rank) + ".log";
+    return folder_ + "/logs/call-" + std::to_string(call) + "/rank-" + std::to_string(rank) +
+           ".log";
 }
 
 std::string RankPool::trouble() const {

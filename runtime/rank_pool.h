@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,7 +54,8 @@ class PoolThread;
 // before they are forked, even before the fork server is up: it waits for them in their socket.
 //
 // Threads: any thread may call any function; they post to the pool's thread.
-// Destroying the pool tells the guard to end all its processes and waits until it has.
+// Destroying the pool tells the guard to end all its processes and waits until it has; calls under
+// way end as lost. In a forked child of the notebook a copy of the pool only lets go.
 class RankPool {
 public:
     // Returns once the guard is started; the fork server comes up behind it.
@@ -63,25 +65,28 @@ public:
     RankPool(const RankPool&) = delete;
     RankPool& operator=(const RankPool&) = delete;
 
-    // Keeps `count` forked children that nobody uses, from now on.
+    // Keeps `count` forked children that nobody uses, from now on; those beyond are retired.
     void set_spares(int count);
     // Hands over `count` children, spares first. They are the caller's until retired or dead.
     std::vector<ChildId> take(int count);
-    // The ranks are asked to exit; those that have not after a bound are killed with all below them.
+    // The ranks are asked to exit; those that have not after a bound are killed with all below
+    // them.
     void retire(std::vector<ChildId> children);
     void kill(std::vector<ChildId> children);
 
+    // A rank that the request cannot be sent to, as it is too long for a packet, dies.
+    // REQUIRES: no member is in another call that still runs.
     std::shared_ptr<CallTicket> begin_call(CallRequest request);
     // The user pressed Stop; a second time: sooner.
     void stop(CallId call);
 
     // Starts a helper process that runs `entry` ("module:function") with the JSON `config`. The
-    // ticket's answer is what it reports once it is ready. With `linger` it may outlive the notebook
-    // by that much, to finish its work.
-    std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(const std::string& entry,
-                                                                   const std::string& config,
-                                                                   std::chrono::milliseconds linger);
-    // The Python stacks of children, whatever they are stuck in.
+    // ticket's answer is what it reports once it is ready. With `linger` it may outlive the
+    // notebook by that much, to finish its work.
+    std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(
+        const std::string& entry, const std::string& config, std::chrono::milliseconds linger);
+    // The Python stacks of children, whatever they are stuck in. A process that the system has
+    // stopped does not answer, so the caller bounds its wait.
     std::shared_ptr<QueryTicket> stacks(const std::vector<ChildId>& children);
     // Answered, with the times of its imports as JSON, once the fork server can fork.
     std::shared_ptr<QueryTicket> fork_server_ready();
@@ -90,7 +95,8 @@ public:
     int output_fd() const { return output_ready_.fd(); }
     std::vector<OutputEvent> take_output();
     PoolPids pids() const;
-    std::vector<ChildId> dead_children() const;  // children that were handed over and have died
+    // Children that were handed over and have died before they were retired.
+    std::vector<ChildId> dead_children() const;
     const std::string& folder() const { return folder_; }
     std::string log_path(CallId call, int rank) const;
     // "" while all is well, else one line on what died. A pool with a dead guard is of no more use.
@@ -101,9 +107,12 @@ private:
     friend class PoolThread;
     RankPool() = default;
     void post(std::function<void()> work);  // runs it in the pool's thread
+    void end_guard(const UniqueFd& link) const;
 
     std::string folder_;
-    pid_t guard_ = 0;
+    pid_t notebook_ = 0;    // the process that made the pool
+    pid_t guard_ = 0;       // the warden
+    UniqueFd guard_alive_;  // its pidfd
     EventFd posted_ready_;
     EventFd output_ready_;
 
@@ -112,7 +121,7 @@ private:
     std::vector<OutputEvent> output_;
     PoolPids pids_;
     std::deque<ChildId> spares_;  // forked or ordered, and nobody's
-    std::vector<ChildId> dead_;
+    std::set<ChildId> dead_;
     std::string trouble_;
     bool broken_ = false;
     ChildId next_child_ = 1;

@@ -1,0 +1,219 @@
+// pool_forks.cpp: the fork server, what is ordered from it, and what it says.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+
+#include "runtime/pool_thread.h"
+
+namespace sgpu {
+namespace {
+
+constexpr int kPipeSize = 256 * 1024;
+constexpr std::size_t kFdsPerChild = 3;
+constexpr std::size_t kForksPerOrder = 32;  // all their descriptors go in one packet
+
+std::string random_key() {
+    std::random_device device;
+    std::string key;
+    for (int i = 0; i < 16; ++i) key += "0123456789abcdef"[device() % 16];
+    return key;
+}
+
+std::optional<Error> open_channels(Child& child) {
+    for (auto& pipe : child.pipes) {
+        int p[2];
+        if (::pipe2(p, O_CLOEXEC) != 0) return os_error("pipe for the output of a rank");
+        ::fcntl(p[0], F_SETFL, O_NONBLOCK);
+        ::fcntl(p[0], F_SETPIPE_SZ, kPipeSize);
+        pipe = OutputPipe(UniqueFd(p[0]), child.key);
+        child.ends.emplace_back(p[1]);
+    }
+    auto pair = packet_pair();
+    if (!pair) return pair.error();
+    child.socket = std::move(pair.value().first);
+    child.ends.push_back(std::move(pair.value().second));
+    return std::nullopt;
+}
+
+ChildId child_of(const std::string& text) {
+    ChildId id = 0;
+    std::from_chars(text.data(), text.data() + text.size(), id);
+    return id;
+}
+
+}  // namespace
+
+void PoolThread::start_fork_server() {
+    fork_server_up_ = false;
+    fork_server_times_.clear();
+    auto control = packet_pair();
+    if (!control) return trouble(control.error().message, false);
+    auto& [ours, theirs] = control.value();
+    control_ = std::move(ours);
+    tell_guard({GuardPacket::Kind::start_fork_server, 0, 0}, theirs.get());
+}
+
+void PoolThread::set_spares(int count) {
+    spare_target_ = count;
+    std::vector<ChildId> surplus;
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        while (static_cast<int>(pool_.spares_.size()) > std::max(0, spare_target_)) {
+            surplus.push_back(pool_.spares_.back());
+            pool_.spares_.pop_back();
+        }
+    }
+    retire(surplus);
+}
+
+void PoolThread::order_service_or_rank(ChildId id, Child child) {
+    child.key = random_key();
+    const auto error = open_channels(child);
+    children_[id] = std::move(child);
+    ordered_.push_back(id);
+    if (!error) return;
+    trouble(error->message, false);
+    never_forked({id});
+}
+
+void PoolThread::order(const std::vector<ChildId>& ids) {
+    for (const ChildId id : ids) order_service_or_rank(id, Child{});
+}
+
+void PoolThread::start_service(ChildId id, std::string entry, std::string config,
+                               std::chrono::milliseconds linger,
+                               std::shared_ptr<QueryTicket> ticket) {
+    Child child;
+    child.kind = Child::Kind::service;
+    child.entry = std::move(entry);
+    child.config = std::move(config);
+    child.linger = linger;
+    child.hello = std::move(ticket);
+    order_service_or_rank(id, std::move(child));
+}
+
+void PoolThread::refill() {
+    const bool busy = std::any_of(calls_.begin(), calls_.end(),
+                                  [](const auto& entry) { return !entry.second.reported; });
+    if (refill_at_ && Clock::now() >= *refill_at_) refill_at_.reset();
+    // While a call runs the machine is the user's; spares wait.
+    if (!fork_server_up_ || busy || forks_under_way_ > 0 || refill_at_) return;
+    std::vector<ChildId> ids;
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        while (static_cast<int>(pool_.spares_.size()) < spare_target_) {
+            ids.push_back(pool_.next_child_);
+            pool_.spares_.push_back(pool_.next_child_++);
+        }
+    }
+    order(ids);
+}
+
+void PoolThread::fork_what_is_ordered() {
+    while (!ordered_.empty()) {
+        if (!control_ && link_) start_fork_server();
+        if (!control_) return never_forked({ordered_.begin(), ordered_.end()});
+        if (!fork_server_up_) return;
+        const auto count = std::min(ordered_.size(), kForksPerOrder);
+        const auto end = ordered_.begin() + static_cast<std::ptrdiff_t>(count);
+        const std::vector<ChildId> ids(ordered_.begin(), end);
+        const Sent sent = send_order(ids);
+        if (sent == Sent::full) return;  // its next answer brings us back here
+        if (sent == Sent::yes) ordered_.erase(ordered_.begin(), end);
+        if (sent != Sent::gone) continue;
+        read_control();  // if it is dead, another one forks them
+        if (control_) never_forked(ids);
+    }
+}
+
+Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
+    nlohmann::json list = nlohmann::json::array();
+    std::vector<int> fds;
+    for (const ChildId id : ids) {
+        const Child& child = children_.at(id);
+        nlohmann::json entry = {{"id", id}, {"key", child.key}};
+        if (child.kind == Child::Kind::service) {
+            entry["service"] = child.entry;
+            entry["config"] = nlohmann::json::parse(child.config, nullptr, false);
+        }
+        list.push_back(std::move(entry));
+        for (const auto& end : child.ends) fds.push_back(end.get());
+    }
+    const std::string order = nlohmann::json{{"children", list}}.dump(
+        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
+    if (sent != Sent::yes) return sent;
+    ++forks_under_way_;
+    // A kept write end would hide the rank's end.
+    for (const ChildId id : ids) children_.at(id).ends.clear();
+    return sent;
+}
+
+void PoolThread::read_control() {
+    while (control_) {
+        auto packet = recv_packet(control_.get());
+        if (!packet) return;
+        if (packet->bytes.empty()) return fork_server_lost();
+        const auto news = nlohmann::json::parse(packet->bytes, nullptr, false);
+        if (!news.is_object()) continue;
+        if (news.contains("ready")) {
+            fork_server_up_ = true;
+            fork_server_times_ = news["ready"].dump();
+            for (auto& waiter : std::exchange(ready_waiters_, {}))
+                waiter->answer(0, fork_server_times_);
+        }
+        if (!news.contains("forked")) continue;
+        forks_under_way_ = std::max(0, forks_under_way_ - 1);
+        for (const auto& [id, pid] : news["forked"].items())
+            if (pid.is_number_integer()) forked(child_of(id), pid.get<pid_t>());
+        if (forks_under_way_ == 0) early_exits_.clear();
+    }
+}
+
+void PoolThread::fork_server_lost() {
+    control_.reset();
+    trouble("the fork server ended", false);
+    for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
+    std::vector<ChildId> lost;
+    for (const auto& [id, child] : children_)
+        if (child.state == Child::State::ordered && child.ends.empty()) lost.push_back(id);
+    // One that never came up will not come up for those in the queue either.
+    if (!fork_server_up_) lost.insert(lost.end(), ordered_.begin(), ordered_.end());
+    fork_server_up_ = false;
+    forks_under_way_ = 0;
+    early_exits_.clear();
+    never_forked(lost);
+}
+
+void PoolThread::forked(ChildId id, pid_t pid) {
+    const auto early = early_exits_.extract(pid);
+    const auto found = children_.find(id);
+    if (found == children_.end()) {
+        // Retired or killed while it was being forked.
+        if (pid > 0 && !early) tell_guard({GuardPacket::Kind::kill_tree, pid, 0});
+        return;
+    }
+    if (pid <= 0) return never_forked({id});
+    Child& child = found->second;
+    child.pid = pid;
+    child.state = Child::State::alive;
+    by_pid_[pid] = id;
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        pool_.pids_.children[id] = pid;
+    }
+    if (child.linger.count() > 0)
+        tell_guard({GuardPacket::Kind::let_linger, pid, static_cast<int>(child.linger.count())});
+    if (early) exited(pid, early.mapped());
+}
+
+void PoolThread::fork_server_ready(std::shared_ptr<QueryTicket> ticket) {
+    if (fork_server_up_) return ticket->answer(0, fork_server_times_);
+    if (!control_ && link_) start_fork_server();
+    if (!control_) return ticket->answer(0, std::nullopt);
+    ready_waiters_.push_back(std::move(ticket));
+}
+
+}  // namespace sgpu
