@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +16,6 @@
 #include <map>
 #include <string_view>
 
-#include "runtime/output_pipe.h"
 #include "runtime/packet_socket.h"
 #include "tests/support/fake_rank.h"
 
@@ -87,24 +87,6 @@ void stop_itself(const FakeRank&, const std::string&) {
     pause_for_ever();
 }
 
-void flood(const FakeRank& rank, const std::string& lines) {
-    const int count = std::atoi(lines.c_str());
-    for (int i = 0; i < count; ++i) {
-        print(1, "line " + std::to_string(i) + " of a flood\n");
-        print(2, "error " + std::to_string(i) + " of a flood\n");
-    }
-    rank.answer(true, "flooded");
-}
-
-void flood_for_ever(const FakeRank&, const std::string&) {
-    for (;;) print(1, std::string(60'000, 'x') + "\n");
-}
-
-void no_newline(const FakeRank& rank, const std::string& megabytes) {
-    for (int i = 0; i < std::atoi(megabytes.c_str()); ++i) print(1, std::string(1'000'000, 'y'));
-    rank.answer(true, "no newline");
-}
-
 void garbage(const FakeRank&, const std::string& bytes) {
     send_packet(kSocketFd, bytes, {}, Wait::yes);
     pause_for_ever();
@@ -141,22 +123,24 @@ void done_with_buffer_and_die(const FakeRank& rank, const std::string& text) {
     ::kill(::getpid(), SIGKILL);
 }
 
-void displays(const FakeRank& rank, const std::string& count) {
-    for (int i = 0; i < std::atoi(count.c_str()); ++i) {
-        print(1, "before " + std::to_string(i) + "\n");
-        const auto mark = rank.agent.mark(RankAgent::MarkFor::message);
-        rank.agent.send(Display{rank.call, mark, "display_data"}, {std::to_string(i)}, -1);
-    }
-    print(2, "an error\n");
-    rank.agent.mark(RankAgent::MarkFor::stream_switch);
-    print(1, "after\n");
-    rank.answer(true, "");
+void long_packet(const FakeRank&, const std::string&) {
+    const std::string bytes = encode(Ping{}, {std::string(kMaxPacket + 100, 'x')});
+    const iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+    (void)!::writev(kSocketFd, &data, 1);
+    pause_for_ever();
 }
 
-// A mark in one pipe only, as from a rank that found the other one full for too long.
-void half_mark(const FakeRank& rank, const std::string&) {
-    print(1, "one\n" + mark_bytes(rank.key, 1) + "two\n");
-    rank.answer(true, "");
+// Lists within lists, which a recursive reader would follow until its stack ends.
+void deep_json(const FakeRank&, const std::string&) {
+    constexpr std::size_t kDepth = 90'000;
+    const std::string body =
+        "{\"service\":" + std::string(kDepth, '[') + std::string(kDepth, ']') + "}";
+    std::string bytes = encode(Hello{});
+    const auto size = static_cast<std::uint32_t>(body.size());
+    bytes.resize(8);
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
+    send_packet(kSocketFd, bytes + body, {}, Wait::yes);
+    pause_for_ever();
 }
 
 void fork_and_leave(const FakeRank& rank, const std::string& then) {
@@ -199,7 +183,6 @@ void respawn(const FakeRank& rank, const std::string& generations) {
     rank.answer(true, "respawning");
 }
 
-using Deed = void (*)(const FakeRank&, const std::string&);
 const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"raise", raise_error},
                                             {"die-in-output", die_in_output},
@@ -209,17 +192,14 @@ const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"obey", obey},
                                             {"never", never},
                                             {"stop-itself", stop_itself},
-                                            {"flood", flood},
-                                            {"flood-for-ever", flood_for_ever},
-                                            {"no-newline", no_newline},
                                             {"garbage", garbage},
                                             {"empty-packet", empty_packet},
                                             {"close-all", close_all},
                                             {"double-done", double_done},
                                             {"done-and-die", done_and_die},
                                             {"done-with-buffer-and-die", done_with_buffer_and_die},
-                                            {"displays", displays},
-                                            {"half-mark", half_mark},
+                                            {"long-packet", long_packet},
+                                            {"deep-json", deep_json},
                                             {"fork-and-leave", fork_and_leave},
                                             {"daemon", daemon_then},
                                             {"respawn", respawn}};
@@ -247,9 +227,11 @@ std::string FakeRank::wait_for_interrupt() const {
 void do_deed(const FakeRank& rank, const std::string& name) {
     const auto colon = name.find(':');
     const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
-    const auto deed = kDeeds.find(name.substr(0, colon));
-    if (deed == kDeeds.end()) return rank.answer(false, "no such deed: " + name);
-    deed->second(rank, argument);
+    const std::string word = name.substr(0, colon);
+    for (const auto* deeds : {&kDeeds, &output_deeds()})
+        if (const auto deed = deeds->find(word); deed != deeds->end())
+            return deed->second(rank, argument);
+    rank.answer(false, "no such deed: " + name);
 }
 
 void print(int fd, std::string_view text) {

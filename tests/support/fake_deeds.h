@@ -1,6 +1,7 @@
 // fake_deeds.h: what a fake rank does when a call names it.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,10 @@ struct FakeRank {
     // Until the pool interrupts this call. Returns why.
     std::string wait_for_interrupt() const;
 };
+
+// `argument` is what stands after the colon in a call's word.
+using Deed = void (*)(const FakeRank&, const std::string& argument);
+const std::map<std::string, Deed>& output_deeds();
 
 // Does what `name` ("deed" or "deed:argument") says. An unknown name raises.
 void do_deed(const FakeRank& rank, const std::string& name);
