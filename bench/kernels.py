@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from processes import MARK, Watch, descendants, wait_until_quiet
 
 OURS, IPYKERNEL = "serverless-gpu", "python3"
@@ -39,6 +40,7 @@ class Ran:
 
     seconds: float
     texts: list[tuple[float, str]]  # stdout: time.perf_counter() when it came, text
+    displays: dict[str, str]  # the last plain text of each display, by its id
     answer: Any  # of the expression asked for
 
 
@@ -101,7 +103,10 @@ class Kernel:
 
     @property
     def pid(self) -> int:
-        return int(self._manager.provisioner.pid)
+        assert isinstance(self._manager.provisioner, LocalProvisioner)
+        pid = self._manager.provisioner.pid
+        assert pid is not None
+        return pid
 
     def below(self) -> list[int]:
         return descendants(self.pid)
@@ -120,6 +125,7 @@ class Kernel:
         """
         wanted = {"answer": f"__import__('json').dumps({answer})"} if answer else {}
         texts: list[tuple[float, str]] = []
+        displays: dict[str, str] = {}
         deadline = time.monotonic() + timeout_s
         sent = time.perf_counter()
         message = self._client.execute(code, user_expressions=wanted)
@@ -132,14 +138,17 @@ class Kernel:
                 if got["msg_type"] == "stream" and content["name"] == "stdout":
                     texts.append((time.perf_counter(), content["text"]))
                     if seen is not None and seen(content["text"]):
-                        return Ran(time.perf_counter() - sent, texts, None)
+                        return Ran(time.perf_counter() - sent, texts, displays, None)
+                if got["msg_type"] in ("display_data", "update_display_data"):
+                    display_id = content["transient"].get("display_id", got["header"]["msg_id"])
+                    displays[display_id] = content["data"].get("text/plain", "")
                 if content.get("execution_state") == "idle":
                     break
             reply = self._reply(message, deadline)
         except queue.Empty:
             raise BenchError(f"no end of a cell within {timeout_s:g} s") from None
         seconds = time.perf_counter() - sent
-        return Ran(seconds, texts, _answer(reply["content"], answer))
+        return Ran(seconds, texts, displays, _answer(reply["content"], answer))
 
     def _reply(self, message: str, deadline: float) -> dict[str, Any]:
         while True:

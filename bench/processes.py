@@ -54,6 +54,18 @@ def pss(pids: Iterable[int]) -> int:
     return total * 1024
 
 
+def users_of(library: str) -> set[int]:
+    """Pids of the processes that have mapped a file whose path contains this."""
+    found = set()
+    for pid in _pids():
+        try:
+            if library in Path(f"/proc/{pid}/maps").read_text():
+                found.add(pid)
+        except OSError:
+            continue
+    return found
+
+
 def peak_memory(pid: int) -> int:
     """The most bytes that the process has had in memory at once."""
     text = Path(f"/proc/{pid}/status").read_text()

@@ -18,12 +18,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import calls
+import data
+import ends
+import notebook
+import tracking
+import training
 from table import Line, render
 from workplace import Workplace
 
 Row = Callable[[Workplace], Iterator[Line]]
 ROWS: dict[str, Row] = {
     "call": calls.calls,
+    "cell": notebook.cells,
+    "start": notebook.starts,
+    "cold": notebook.cold,
+    "lines": data.lines,
+    "argument": data.argument,
+    "results": data.results,
+    "refill": ends.refill,
+    "sigkill": ends.sigkill,
+    "memory": ends.memory,
+    "metrics": tracking.metrics,
+    "training": training.training,
 }
 _PACKAGES = (
     *("torch", "mlflow-skinny", "ipython", "ipykernel", "ipyparallel", "jupyter_client", "pyzmq"),

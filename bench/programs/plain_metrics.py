@@ -1,0 +1,32 @@
+"""For torchrun: 8 processes that log into one run with MLflow alone. Arguments: store, count."""
+
+import json
+import sys
+import time
+
+import mlflow
+import torch.distributed as dist
+
+store, count = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+mlflow.set_tracking_uri(store)
+run = [None]
+if rank == 0:
+    run = [mlflow.MlflowClient().create_run("0").info.run_id]
+dist.broadcast_object_list(run)
+key = f"bench{rank}"
+client = mlflow.MlflowClient()
+client.log_metric(run[0], "first", 0.0)
+dist.barrier()
+seconds = []
+for step in range(count):
+    began = time.perf_counter()
+    client.log_metric(run[0], key, float(step), step=step)
+    seconds.append(time.perf_counter() - began)
+dist.barrier()
+if rank == 0:
+    client.set_terminated(run[0])
+sys.stdout.write(f"seconds {json.dumps(seconds)}\n")
+sys.stdout.flush()
+dist.destroy_process_group()
