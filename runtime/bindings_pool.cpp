@@ -3,7 +3,7 @@
 
 #include "runtime/bindings.h"
 #include "runtime/rank_pool.h"
-#include "runtime/signal_wait.h"
+#include "runtime/bindings_wait.h"
 
 namespace py = pybind11;
 using namespace py::literals;

@@ -6,7 +6,7 @@
 
 #include "runtime/bindings.h"
 #include "runtime/rank_agent.h"
-#include "runtime/signal_wait.h"
+#include "runtime/bindings_wait.h"
 
 namespace py = pybind11;
 using namespace py::literals;

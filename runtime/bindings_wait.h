@@ -1,4 +1,4 @@
-// signal_wait.h: waits in Python's main thread for a descriptor or a signal, without a lost wake-up.
+// bindings_wait.h: waits in Python's main thread for a descriptor or a signal, without a lost wake-up.
 // Included by bindings only.
 #pragma once
 
