@@ -82,8 +82,8 @@ class RankShell(InteractiveShell):
         pass
 
 
-_prepared: RankShell | None = None
-_shell: RankShell | None = None
+_prepared: Any = None
+_shell: Any = None
 
 
 def prepare() -> None:
@@ -108,7 +108,7 @@ def _make(user_module: types.ModuleType) -> RankShell:
     return made
 
 
-def shell() -> RankShell:
+def shell() -> Any:
     """This rank's shell; its namespace is `__main__`, so that pickled classes are found in it."""
     global _shell
     if _shell is None:

@@ -40,7 +40,7 @@ PRELOAD = (
     "serverless_gpu.rank.cells",
 )
 #: Preloaded unless SERVERLESS_GPU_MLFLOW=off.
-PRELOAD_TRACKING = ("mlflow", "serverless_gpu.tracking.rank")
+PRELOAD_TRACKING = ("serverless_gpu.tracking.rank",)
 
 #: Read by libraries when they are loaded, to size pools of threads that a fork would lose.
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")

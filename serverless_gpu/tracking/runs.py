@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from serverless_gpu.tracking import settings, url
+from serverless_gpu.tracking import fresh, settings, url
 from serverless_gpu.tracking.packets import Begin, End
 
 RETRY_S = 5.0  # before a run that could not be made is tried again
@@ -189,6 +189,7 @@ class Runs:
 
     def _try_to_make_run(self, call: Call) -> None:
         call.news = True
+        fresh.ensure(call.uri)
         try:
             made = self._resume(call) if call.begin.run_id else self._create(call)
             named = call.begin.run_name is not None or call.begin.run_id is not None

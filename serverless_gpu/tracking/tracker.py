@@ -19,7 +19,7 @@ import time
 import warnings
 from typing import Any
 
-from serverless_gpu.tracking import link
+from serverless_gpu.tracking import fresh, link
 from serverless_gpu.tracking.batches import BatchWriter, one_line
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
 from serverless_gpu.tracking.packets import (
@@ -67,6 +67,8 @@ def main(config: dict[str, Any]) -> None:
     inbox = Inbox(listener, notebook, on_late=lambda: os._exit(1))
     reader = threading.Thread(target=inbox.read, name="tracker-inbox", daemon=True)
     reader.start()
+    with contextlib.suppress(Exception):
+        fresh.template()  # once per version of MLflow; the first call then finds it
     try:
         _Writer(inbox).run()
     finally:
