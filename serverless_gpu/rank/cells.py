@@ -130,9 +130,7 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     ip = shell()
     ip.user_ns.update(push)
     ip.execution_count = number
-    result: ExecutionResult = ip.run_cell(  # type: ignore[no-untyped-call]
-        source, store_history=False
-    )
+    result: ExecutionResult = ip.run_cell(source, store_history=False)
     error = result.error_before_exec or result.error_in_exec
     result = None  # type: ignore[assignment]  # holds the error, and so its frames
     if error is not None:
