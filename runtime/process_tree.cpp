@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <unordered_map>
 
@@ -103,6 +104,15 @@ std::vector<Process> descendants(pid_t root) {
         const auto& next = children[found[i].pid];
         found.insert(found.end(), next.begin(), next.end());
     }
+    return found;
+}
+
+std::vector<Process> own_children() {
+    const std::string self = std::to_string(::getpid());
+    std::ifstream list("/proc/" + self + "/task/" + self + "/children");
+    std::vector<Process> found;
+    for (pid_t pid = 0; list >> pid;)
+        if (const auto p = read_process(pid)) found.push_back(*p);
     return found;
 }
 

@@ -27,6 +27,11 @@ std::vector<Process> all_processes();
 // Every process below `root`, parents before children; `root` itself is not in it.
 std::vector<Process> descendants(pid_t root);
 
+// The direct children of this process, without a scan of all others. Empty if the kernel does not
+// tell them (CONFIG_PROC_CHILDREN).
+// REQUIRES: this process has no threads that fork.
+std::vector<Process> own_children();
+
 // Stops `root` and everything below it, so that none can fork away, then kills them all.
 // What had already detached itself from `root` (double fork) is not found: only the subreaper has it.
 void kill_tree(pid_t root);

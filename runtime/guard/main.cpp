@@ -114,6 +114,12 @@ void start_fork_server(const Setup& setup, const UniqueFd& control) {
     tell_pool(setup.link, {GuardPacket::Kind::started, pid, 0});
 }
 
+// What a rank had started comes to us when the rank dies; what has a session of its own is no rank.
+void kill_what_a_rank_left() {
+    for (const Process& p : own_children())
+        if (p.session != ::getsid(0) && p.state != 'Z') kill_tree(p.pid);
+}
+
 // Reaps every child that ended and tells the pool. A child that led a group in our own session is a
 // rank: its group goes first, while the zombie still keeps the group's number from being reused.
 void reap_children(Setup& setup) {
@@ -121,7 +127,10 @@ void reap_children(Setup& setup) {
         siginfo_t info{};
         if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
         const pid_t pid = info.si_pid;
-        if (::getpgid(pid) == pid && ::getsid(pid) == ::getsid(0)) ::kill(-pid, SIGKILL);
+        if (::getpgid(pid) == pid && ::getsid(pid) == ::getsid(0)) {
+            ::kill(-pid, SIGKILL);
+            kill_what_a_rank_left();
+        }
         int status = 0;
         if (::waitpid(pid, &status, 0) != pid) continue;
         setup.lingering.erase(pid);

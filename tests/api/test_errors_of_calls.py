@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
+from conftest import Ready
 from rank_code import rank_number
 
 from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, distributed
@@ -201,6 +203,26 @@ def test_a_rank_s_death_is_named_with_its_signal(
     assert caught.value.rank == 2
     assert caught.value.signal == signum.name
     assert "last words" in capfd.readouterr().out
+
+
+def test_what_a_killed_rank_had_started_goes_with_it(ready: Ready) -> None:
+    @distributed(gpus=2)
+    def die(ready: str) -> None:
+        import subprocess
+
+        if rank_number() == 0:
+            time.sleep(3600)
+        child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        with open(ready, "w") as f:
+            f.write(f"{child.pid:08d}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RankDiedError, match="rank 1"):
+        die.distributed(ready.path)
+    pid = int(ready.wait(8))
+    if psutil.pid_exists(pid):
+        _, alive = psutil.wait_procs([psutil.Process(pid)], timeout=10)
+        assert not alive
 
 
 @pytest.mark.parametrize("asleep", ["python", "native", "busy", "collective"])
