@@ -1,6 +1,6 @@
 # serverless_gpu._core; installs the guard beside it.
 
-pybind11_add_module(_core
+pybind11_add_module(_core NO_EXTRAS
   runtime/bindings.cpp
   runtime/bindings_buffers.cpp
   runtime/bindings_pool.cpp

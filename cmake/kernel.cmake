@@ -39,7 +39,7 @@ if(SGPU_STATIC_ZMQ)
   endforeach()
 endif()
 
-pybind11_add_module(_kernel MODULE
+pybind11_add_module(_kernel MODULE NO_EXTRAS
   ${PROJECT_SOURCE_DIR}/kernel/connection_file.cpp
   ${PROJECT_SOURCE_DIR}/kernel/control.cpp
   ${PROJECT_SOURCE_DIR}/kernel/exit_gate.cpp
