@@ -26,6 +26,7 @@ PATIENCE_S = 120.0
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: Pause between two looks whether the kernel listens; zmq itself would try every 100 ms.
 _LOOK_S = 0.001
+_OUTPUT_LOOK_S = 0.05
 #: Settings of whoever runs the bench would change what is measured.
 _DROPPED = ("MLFLOW_", "SERVERLESS_GPU_", "OMP_NUM_THREADS", "MPLBACKEND", "CI")
 
@@ -79,6 +80,20 @@ class Kernel:
             raise
         #: Seconds from the order to start to the answer to kernel_info.
         self.start_s = time.perf_counter() - self.started
+        self._wait_for_output()
+
+    def _wait_for_output(self) -> None:
+        """Until messages of the output channel arrive: it connects later than the other one, and
+        what is published before that is lost."""
+        for _ in range(int(PATIENCE_S / _OUTPUT_LOOK_S)):
+            self._client.kernel_info()
+            try:
+                self._client.get_iopub_msg(timeout=_OUTPUT_LOOK_S)
+                return
+            except queue.Empty:
+                continue
+        self.close()
+        raise BenchError(f"no output of the kernel within {PATIENCE_S:g} s")
 
     def _connect(self) -> BlockingKernelClient:
         address = (self._manager.ip, self._manager.shell_port)
