@@ -88,11 +88,13 @@ def run(
     owner: pool.Pool, group: Group, mode: str, payload: serialize.Payload, options: CallOptions
 ) -> Ended:
     """Runs a dumped request on every member. Blocks until all have ended; never raises for what
-    ranks do. KeyboardInterrupt while it waits stops the ranks, bounded.
+    ranks do. KeyboardInterrupt while it waits stops the ranks, bounded. FileNotFoundError if the
+    notebook's folder is gone.
 
     Takes `payload` over.
     """
     with _one_call:
+        _check_folder()
         return _run(owner, group, mode, payload, options)
 
 
@@ -157,6 +159,18 @@ def _await_link(owner: pool.Pool, handle: tracking.RunHandle) -> None:
         handle.wait(limit - time.monotonic())
 
 
+def _check_folder() -> None:
+    """Raises FileNotFoundError, in words, if ranks could not work where the notebook does."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            error.errno,
+            "the notebook's folder has been deleted, so ranks cannot work in it; change to one "
+            "that exists with %cd",
+        ) from None
+
+
 def _shown_ranks(options: CallOptions) -> frozenset[int] | None:
     if options.output == "none":
         return frozenset()
@@ -174,10 +188,7 @@ def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) 
     tracked = None
     if handle is not None:
         tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError:
-        folder = os.environ.get("PWD", "/")
+    folder = os.getcwd()
     context = {
         "env": {**os.environ, **options.env},
         "cwd": folder,
