@@ -21,14 +21,19 @@ ConnectionFile ConnectionFile::load(const std::string& path) {
         file.heartbeat_port = json.at("hb_port").get<int>();
         file.signature_scheme = json.value("signature_scheme", file.signature_scheme);
         file.key = json.value("key", file.key);
+        file.curve_secretkey = json.value("curve_secretkey", file.curve_secretkey);
         return file;
     } catch (const std::exception& error) {
         throw std::runtime_error("connection file " + path + ": " + error.what());
     }
 }
 
-std::string ConnectionFile::endpoint(int port) const {
-    return transport + "://" + ip + (transport == "ipc" ? "-" : ":") + std::to_string(port);
+void ConnectionFile::bind(zmq::socket_t& socket, int port) const {
+    if (!curve_secretkey.empty()) {
+        socket.set(zmq::sockopt::curve_server, true);
+        socket.set(zmq::sockopt::curve_secretkey, curve_secretkey);
+    }
+    socket.bind(transport + "://" + ip + (transport == "ipc" ? "-" : ":") + std::to_string(port));
 }
 
 }  // namespace sgpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <zmq.hpp>
 
 namespace sgpu {
 
@@ -15,12 +16,14 @@ struct ConnectionFile {
     int heartbeat_port = 0;
     std::string signature_scheme = "hmac-sha256";
     std::string key;
+    std::string curve_secretkey;  // Z85; empty: no encryption
 
     // Errors: throws std::runtime_error that names the file, if it cannot be read or understood.
     static ConnectionFile load(const std::string& path);
 
-    // Where a socket with this port listens, as ZeroMQ takes it.
-    std::string endpoint(int port) const;
+    // Makes `socket` listen on `port`, encrypted if the file has a key for that.
+    // Errors: throws zmq::error_t if the port is taken, or libzmq cannot encrypt.
+    void bind(zmq::socket_t& socket, int port) const;
 };
 
 }  // namespace sgpu

@@ -27,8 +27,8 @@ Control::Control(zmq::context_t& context, const ConnectionFile& file, const Sign
       heartbeat_(context, zmq::socket_type::rep) {
     control_.set(zmq::sockopt::linger, 500);
     heartbeat_.set(zmq::sockopt::linger, 0);
-    control_.bind(file.endpoint(file.control_port));
-    heartbeat_.bind(file.endpoint(file.heartbeat_port));
+    file.bind(control_, file.control_port);
+    file.bind(heartbeat_, file.heartbeat_port);
 }
 
 void Control::start() {

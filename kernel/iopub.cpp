@@ -48,13 +48,13 @@ bool BytesInFlight::wait_below(std::size_t limit, std::chrono::milliseconds pati
     return changed_.wait_for(lock, patience, [&] { return bytes_ < limit || cancelled; });
 }
 
-Iopub::Iopub(zmq::context_t& context, const std::string& endpoint, const Signer& signer,
+Iopub::Iopub(zmq::context_t& context, const ConnectionFile& file, const Signer& signer,
              std::string session)
     : signer_(signer), session_(std::move(session)), socket_(context, zmq::socket_type::pub) {
     socket_.set(zmq::sockopt::sndhwm, kMaxMessages);
     socket_.set(zmq::sockopt::sndtimeo, static_cast<int>(kPatience.count()));
     socket_.set(zmq::sockopt::xpub_nodrop, true);
-    socket_.bind(endpoint);
+    file.bind(socket_, file.iopub_port);
 }
 
 void Iopub::publish(const std::string& type, nl::json parent, nl::json content, nl::json metadata,

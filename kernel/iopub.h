@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "kernel/connection_file.h"
 #include "kernel/message.h"
 
 namespace sgpu {
@@ -48,8 +49,8 @@ public:
     static constexpr int kMaxMessages = 20'000;
     static constexpr std::size_t kMaxBytes = std::size_t{32} << 20U;
 
-    // Errors: throws zmq::error_t if `endpoint` is taken.
-    Iopub(zmq::context_t& context, const std::string& endpoint, const Signer& signer,
+    // Errors: throws zmq::error_t if the port is taken.
+    Iopub(zmq::context_t& context, const ConnectionFile& file, const Signer& signer,
           std::string session);
 
     // Publishes a message of `type` with a fresh header.

@@ -47,7 +47,7 @@ Kernel::Kernel(const std::string& connection_file, std::string version, std::str
       info_(kernel_info(version, python_version)),
       file_(ConnectionFile::load(connection_file)),
       signer_(file_.signature_scheme, file_.key),
-      iopub_(control_context_, file_.endpoint(file_.iopub_port), signer_, session_),
+      iopub_(control_context_, file_, signer_, session_),
       main_(pthread_self()),
       output_([this](Stream stream, std::string text, const nl::json& parent) {
           iopub_.publish(

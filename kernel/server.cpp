@@ -62,8 +62,8 @@ Server::Server(zmq::context_t& context, const ConnectionFile& file, const Signer
         socket->set(zmq::sockopt::rcvhwm, 0);
         socket->set(zmq::sockopt::router_handover, true);  // a client that came back takes over
     }
-    shell_.bind(file.endpoint(file.shell_port));
-    stdin_.bind(file.endpoint(file.stdin_port));
+    file.bind(shell_, file.shell_port);
+    file.bind(stdin_, file.stdin_port);
 }
 
 // ZeroMQ's descriptor tells only of changes, so the socket itself is asked first.

@@ -175,6 +175,15 @@ def test_modules_beside_the_notebook_do_not_replace_the_kernels_own(tmp_path: Pa
         assert kernel.run("import os; os.system(f'{sys.executable} script.py')").value == "0"
 
 
+@pytest.mark.parametrize("how", ["unix sockets", "encrypted"])
+def test_the_kernel_listens_as_it_is_told(how: str, tmp_path: Path) -> None:
+    unix = {"transport": "ipc", "ip": str(tmp_path / "socket")}
+    options = unix if how == "unix sockets" else {"transport_encryption": "required"}
+    with running(manager_options=options) as kernel:
+        assert kernel.run("print('heard')").out == "heard\n"
+        assert kernel.control("interrupt_request")["content"]["status"] == "ok"
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"shell_port": 1}', None])
 def test_a_bad_connection_file_is_named(content: str | None, tmp_path: Path) -> None:
     file = tmp_path / "connection.json"

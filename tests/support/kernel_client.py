@@ -186,13 +186,17 @@ class TestKernel:
 
 @contextmanager
 def running(
-    env: Mapping[str, str] | None = None, cwd: Path | None = None, **start: Any
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    manager_options: Mapping[str, Any] | None = None,
+    **start: Any,
 ) -> Iterator[TestKernel]:
     """A fresh kernel; it is gone at the end of the block, however that is left."""
     with tempfile.TemporaryDirectory() as folder:
         install_spec(Path(folder))
         specs = KernelSpecManager(kernel_dirs=[str(Path(folder) / "kernels")])
-        manager = KernelManager(kernel_name=NAME, kernel_spec_manager=specs)
+        options = dict(manager_options or {})
+        manager = KernelManager(kernel_name=NAME, kernel_spec_manager=specs, **options)
         own = {"IPYTHONDIR": str(Path(folder) / "ipython"), **(env or {})}
         manager.start_kernel(env=kernel_env(own), cwd=str(cwd or folder), **start)
         kernel = None

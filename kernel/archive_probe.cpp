@@ -1,0 +1,15 @@
+// archive_probe.cpp: linked once while CMake configures, to see whether the system's archives of xeus
+// and ZeroMQ can go into a shared module. Never run.
+#include <zmq.h>
+
+#include <xeus/xguid.hpp>
+#include <xeus/xhistory_manager.hpp>
+#include <xeus/xkernel.hpp>
+#include <xeus/xkernel_configuration.hpp>
+
+extern "C" __attribute__((visibility("default"))) void* sgpu_probe() {
+    (void)xeus::new_xguid();
+    (void)xeus::load_configuration("");
+    (void)xeus::make_in_memory_history_manager();
+    return zmq_ctx_new();
+}
