@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import DISTRIBUTION, Environment, run
+from .conftest import COMMAND_TIMEOUT_S, DISTRIBUTION, Environment, run
+
+# The first test waits for the build.
+pytestmark = pytest.mark.timeout(COMMAND_TIMEOUT_S)
 
 # What every Linux has that can run a Python with compiled modules.
 SYSTEM_LIBRARIES = (

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, run
+from .conftest import COMMAND_TIMEOUT_S, ROOT, run
+
+# The first test waits for the build.
+pytestmark = pytest.mark.timeout(COMMAND_TIMEOUT_S)
 
 NEEDED = (
     r"serverless_gpu/__init__\.py",
