@@ -19,6 +19,13 @@ def _parsed(parse: Any, line: str) -> Any:
         raise UsageError(str(error)) from None
 
 
+def _check_gpus(gpus: int | None, gpu_type: str | None) -> None:
+    try:
+        accelerator.check(gpus, gpu_type)
+    except ValueError as error:
+        raise UsageError(f"%%distributed: {error}") from None
+
+
 def _ranks(text: str | None) -> list[int] | None:
     if text is None:
         return None
@@ -42,6 +49,7 @@ class Magics:
 
     def cell(self, line: str, cell: str) -> None:
         flags = _parsed(_core.parse_cell_line, line)
+        _check_gpus(flags["gpus"], flags["gpu_type"])
         self._check_syntax(cell)
         namespace = self._shell.user_ns
         missing = [name for name in flags["push"] if name not in namespace]

@@ -63,14 +63,15 @@ class Session:
         """
         with self._lock:
             count, here = accelerator.check(gpus, gpu_type)
+            names = list(pull)
+            number = next(_cells) if number is None else number
+            request = (code, number, dict(push or {}), names)
+            # Before the session changes: what cannot be sent costs nobody a variable.
+            payload = serialize.dump(request, what="cell")
             if fresh:
                 self.stop()
             self._ensure(count if gpus is not None else None, count, here)
             members = self._members(ranks)
-            names = list(pull)
-            number = next(_cells) if number is None else number
-            request = (code, number, dict(push or {}), names)
-            payload = serialize.dump(request, what="cell")
             values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tokenize
 import types
 from typing import Any
 
@@ -39,8 +40,14 @@ class RankDisplayPublisher(DisplayPublisher):
 class RankDisplayHook(DisplayHook):
     """Sends the value of a cell's last expression to the notebook."""
 
+    #: The text of the cell that runs: there is no history to find it in.
+    cell = ""
+
     def quiet(self) -> bool:
-        return bool(super().quiet())  # type: ignore[no-untyped-call]
+        try:
+            return bool(self.semicolon_at_end_of_expression(self.cell))  # type: ignore[no-untyped-call]
+        except (SyntaxError, tokenize.TokenError):  # magics are no Python
+            return False
 
     def start_displayhook(self) -> None:
         self._bundle: dict[str, Any] = {}
@@ -130,6 +137,7 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     ip = shell()
     ip.user_ns.update(push)
     ip.execution_count = number
+    ip.displayhook.cell = source
     result: ExecutionResult = ip.run_cell(source, store_history=False)
     error = result.error_before_exec or result.error_in_exec
     result = None  # type: ignore[assignment]  # holds the error, and so its frames

@@ -1,0 +1,188 @@
+"""`%%distributed` and `%distributed` in an IPython shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import serverless_gpu
+from serverless_gpu.sessions import Session
+
+
+def said_by(text: str, line: str) -> set[int]:
+    """The ranks that printed `line`, each on its own or together."""
+    ranks: set[int] = set()
+    for prefix in re.findall(rf"^\[([\d,-]+)\] {re.escape(line)}$", text, re.MULTILINE):
+        for part in prefix.split(","):
+            first, _, last = part.partition("-")
+            ranks.update(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+class Shell:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        self.ip: Any = InteractiveShell(config=config, user_ns={})
+        self._capsys = capsys
+        serverless_gpu.load_ipython_extension(self.ip)
+
+    def run(self, cell: str) -> tuple[str, BaseException | None]:
+        """What the cell printed, both streams, without colours; and its error."""
+        self._capsys.readouterr()
+        result = self.ip.run_cell(cell)
+        said = self._capsys.readouterr()
+        text = re.sub(r"\x1b\[[0-9;]*m", "", said.out + said.err)
+        return text, result.error_before_exec or result.error_in_exec
+
+    def ok(self, cell: str) -> str:
+        text, error = self.run(cell)
+        assert error is None, text
+        return text
+
+
+@pytest.fixture
+def shell(
+    session: Session, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    monkeypatch.setenv("SERVERLESS_GPU_WARM", "0")
+    yield Shell(capsys)
+
+
+def test_a_cell_runs_on_every_rank(shell: Shell) -> None:
+    text = shell.ok(
+        "%%distributed --gpus 3\nimport os\nrank = int(os.environ['RANK'])\nprint('hi')"
+    )
+    assert said_by(text, "hi") == {0, 1, 2}
+    text = shell.ok("%%distributed\nprint('rank', rank)")
+    assert sorted(re.findall(r"\[(\d)\] rank (\d)", text)) == [(n, n) for n in "012"]
+
+
+def test_the_last_expression_is_shown_once_where_ranks_agree(shell: Shell) -> None:
+    assert shell.ok("%%distributed --gpus 3\n6 * 7").count("42") == 1
+    assert "[0-2] 42" in shell.ok("%%distributed\n6 * 7")
+    text = shell.ok("%%distributed\nimport os\nint(os.environ['RANK']) // 2")
+    assert "[0-1] 0" in text and "[2] 1" in text
+    assert "42" not in shell.ok("%%distributed\n6 * 7;")
+
+
+def test_push_pull_and_ranks(shell: Shell) -> None:
+    shell.ok("a, b = 1, [2]")
+    shell.ok(
+        "%%distributed --gpus 2 --push a,b --pull c\nimport os\n"
+        "c = a + b[0] + int(os.environ['RANK'])"
+    )
+    assert shell.ip.user_ns["c"] == [3, 4]
+    shell.ok("%%distributed --ranks 1 --pull c\nc = 0")
+    assert shell.ip.user_ns["c"] == [0]
+    text, error = shell.run("%%distributed --push nowhere\npass")
+    assert error is not None and "--push nowhere: not defined in the notebook" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--gpus two --nope", "--gpus takes a whole number"),
+        ("--gpu 2", "unknown flag --gpu; did you mean --gpus?"),
+        ("--ranks 3-1", "--ranks takes ranks"),
+        ("--gpu-type TPU", "known are H100"),
+        ("--fresh --gpus 0", "--gpus takes"),
+        ("--gpus 1000", "takes 1 to 128"),
+        ("--ranks 7", "no rank 7"),
+        ("--gpus 5", "--fresh --gpus 5"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(shell: Shell, flags: str, said: str) -> None:
+    shell.ok("%%distributed --gpus 2\nx = 1")
+    text, error = shell.run(f"%%distributed {flags}\nx = 2")
+    assert error is not None
+    assert said in text
+    assert len(text.strip().splitlines()) == 1, text
+    assert shell.ok("%%distributed\nx").count("1\n") == 1
+
+
+def test_a_syntax_error_is_found_before_anything_is_sent(shell: Shell) -> None:
+    text, error = shell.run("%%distributed --gpus 2\ndef broken(:")
+    assert isinstance(error, SyntaxError)
+    assert text.count("SyntaxError") == 1
+    assert serverless_gpu.session().gpus == 0
+
+
+def test_magics_shell_commands_and_await_work_inside(shell: Shell) -> None:
+    cell = """%%distributed --gpus 2
+!echo shell-$RANK
+x = !echo captured
+%env FOO=bar
+%time sum(range(1000))
+import asyncio; await asyncio.sleep(.01)
+import os
+x[0] + os.environ["FOO"]
+"""
+    text = shell.ok(cell)
+    assert re.search(r"\[0\] shell-0", text) and re.search(r"\[1\] shell-1", text)
+    assert "[0-1] 'capturedbar'" in text
+    assert "Wall time" in text
+
+
+def test_timing_magics_may_stand_above(shell: Shell) -> None:
+    text = shell.ok("%%time\n%%distributed --gpus 2\nprint('inside')")
+    assert said_by(text, "inside") == {0, 1}
+    assert "Wall time" in text
+
+
+def test_an_error_is_the_rank_s_and_the_others_go_on(shell: Shell) -> None:
+    shell.ok("%%distributed --gpus 2\nimport os\nrank = int(os.environ['RANK'])")
+    text, error = shell.run("%%distributed\nassert rank == 0, 'rank check'")
+    assert isinstance(error, AssertionError)
+    assert "rank check" in text and "rank 1" in text
+    assert "assert rank == 0" in text
+    assert "cells.py" not in text and "call.py" not in text
+    shell.ok("%%distributed\nassert rank < 2")
+
+
+def test_the_output_flag_chooses(shell: Shell) -> None:
+    shell.ok("%%distributed --gpus 3\nimport os\nrank = int(os.environ['RANK'])")
+    text = shell.ok("%%distributed --output 1\nprint('line', rank)\nrank")
+    assert "line 1" in text and "line 0" not in text and "line 2" not in text
+    assert "line" not in shell.ok("%%distributed --output none\nprint('line', rank)")
+    text = shell.ok("%%distributed --output all\nprint('same')")
+    assert text.count("same") == 3
+
+
+def test_exit_and_input_in_a_cell_are_refused_in_words(shell: Shell) -> None:
+    shell.ok("%%distributed --gpus 2\nx = 1")
+    for cell in ("exit()", "quit", "input('name? ')"):
+        text, error = shell.run(f"%%distributed\n{cell}")
+        assert error is not None, cell
+        assert "rank" in text
+    shell.ok("%%distributed\nassert x == 1")
+
+
+def test_status_restart_stop_and_logs_speak(shell: Shell) -> None:
+    shell.ok("%%distributed --gpus 2\nimport os\nprint('to the log', os.environ['RANK'])")
+    text = shell.ok("%distributed status")
+    assert re.search(r"Rank 1: pid \d+", text) and "CPU ranks" in text
+    text = shell.ok("%distributed logs 1")
+    assert "to the log 1" in text and "to the log 0" not in text
+    assert "New session of 2 ranks" in shell.ok("%distributed restart")
+    assert "All rank processes have ended" in shell.ok("%distributed stop")
+    assert "No rank processes yet" in shell.ok("%distributed status")
+    text, error = shell.run("%distributed restat")
+    assert error is not None and "did you mean restart?" in text
+
+
+def test_help_comes_from_the_table_of_flags(shell: Shell) -> None:
+    text = shell.ok("%%distributed?")
+    for flag in ("--gpus", "--ranks", "--push", "--pull", "--fresh", "--output"):
+        assert flag in text
+
+
+def test_the_decorator_is_there_after_loading(shell: Shell) -> None:
+    shell.ok("import os\n@distributed(gpus=2)\ndef f():\n    return int(os.environ['RANK'])")
+    shell.ok("out = f.distributed()")
+    assert shell.ip.user_ns["out"] == [0, 1]
