@@ -11,16 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import accelerator, hosts, output, pool, serialize, status
-from .errors import (
-    DistributedTimeoutError,
-    RankDeath,
-    RankFailure,
-    ResultError,
-    build_error,
-    build_timeout,
-    format_ranks,
-)
+from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status
+from .errors import DistributedTimeoutError
+from .outcome import Ended
 from .tracking import client as tracking
 
 #: Seconds others get to end by themselves after a failure, and user code to clean up after a Stop.
@@ -35,16 +28,6 @@ DEFAULT_TIMEOUT = 3 * 60 * 60.0
 
 #: One call at a time: a second thread's call waits for the first.
 _one_call = threading.Lock()
-
-
-class CallInterrupted(KeyboardInterrupt):
-    """The user pressed Stop; all ranks have ended what they did."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
-
-
-CallInterrupted.__name__ = CallInterrupted.__qualname__ = "KeyboardInterrupt"
 
 
 @dataclass(frozen=True)
@@ -70,18 +53,6 @@ class Group:
     session: bool
     epoch: str
     device: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a call ended: what `run` returns or raises is made of it."""
-
-    values: dict[int, Any]
-    failures: dict[int, RankFailure]
-    deaths: dict[int, RankDeath]
-    unsound: bool  # ranks were stopped in the middle: their groups are not to be used again
-    dead: list[int]  # ranks
-    error: BaseException | None
 
 
 def run(
@@ -137,15 +108,19 @@ def _run(
             colour=host.colour,
         )
 
-    began_ns = time.monotonic_ns()
-    ticket = out.begin(sink, start)
-    stopped = _watch(owner, ticket, line)
-    out.finish(ticket.id)
-    ended = _collect(owner, ticket, group, options, stopped, began_ns)
-    if handle is not None and track == "always":
-        _await_link(owner, handle)
-    _finish_tracking(handle, ended)
-    line.finish(*_final_words(ended))
+    with _Stops(owner) as stops:
+        began_ns = time.monotonic_ns()
+        ticket = out.begin(sink, start)
+        stops.began(ticket.id)
+        _watch(owner, group, ticket, line, sink)
+        out.finish(ticket.id)
+        ended = outcome.collect(
+            owner, ticket, group.world, options.timeout, stops.count > 0, began_ns
+        )
+        if handle is not None and track == "always":
+            _await_link(owner, handle)
+        _finish_tracking(handle, ended)
+        line.finish(*outcome.final_words(ended))
     return ended
 
 
@@ -203,148 +178,59 @@ def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) 
     return pickle.dumps(context, 5)
 
 
-def _watch(owner: pool.Pool, ticket: Any, line: status.Status) -> bool:
-    """Waits for the end, updates the line. True if the user pressed Stop."""
-    stopped = False
-    while True:
-        try:
-            if ticket.wait(status.INTERVAL):
-                return stopped
-            line.show(ticket.view(), ready=owner.fork_server_up())
-        except KeyboardInterrupt:
-            stopped = True
-            owner.core.stop(ticket.id)
+class _Stops:
+    """Counts presses of Stop while a call runs and hands each to the pool, which knows the rest.
+
+    Nothing is raised in the middle of a call: it ends when its ranks have ended, which is bounded,
+    and then says that it was stopped. Signals are the main thread's; in others this does nothing.
+    """
+
+    def __init__(self, owner: pool.Pool) -> None:
+        self.count = 0
+        self._owner = owner
+        self._call: int | None = None
+        self._before: Any = None
+
+    def __enter__(self) -> _Stops:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def began(self, call: int) -> None:
+        self._call = call
+        if self.count:
+            self._owner.core.stop(call)
+
+    def _on_signal(self, signum: int, frame: Any) -> None:
+        self.count += 1
+        if self._call is not None:
+            self._owner.core.stop(self._call)
 
 
-def _collect(
-    owner: pool.Pool,
-    ticket: Any,
-    group: Group,
-    options: CallOptions,
-    stopped: bool,
-    began_ns: int,
-) -> Ended:
-    view = ticket.view()
-    values: dict[int, Any] = {}
-    failures: dict[int, RankFailure] = {}
-    deaths: dict[int, RankDeath] = {}
-    order: list[tuple[bool, float, int]] = []  # (consequence, seconds, rank) of the unreturned
-    consequences: set[int] = set()
-    for o in ticket.outcomes():
-        rank = o["rank"]
-        if o["state"] == "died":
-            deaths[rank] = _death(o)
-            order.append((o["consequence"], o["seconds"], rank))
-        else:
-            try:
-                loaded = serialize.load(o["frames"], o["fd"])
-            except BaseException as problem:
-                loaded = _unloadable(rank, problem)
-            if o["consequence"] and (_is_abort(loaded) or _follows(loaded)):
-                pass  # it only did as it was told
-            elif isinstance(loaded, RankFailure) and o["state"] == "raised":
-                failures[rank] = loaded
-                # One clock for all processes: the time of raising, not that of arriving here.
-                when = (o["raised_ns"] - began_ns) / 1e9
-                order.append((o["consequence"] or _follows(loaded), when, rank))
-            elif isinstance(loaded, ResultError):
-                failures[rank] = RankFailure("ResultError", str(loaded))
-                order.append((False, o["seconds"], rank))
-            else:
-                values[rank] = loaded
-        if o["consequence"]:
-            consequences.add(rank)
-    unsound = view["cause"] in ("stop", "deadline") or bool(consequences) or bool(deaths)
-    error = _error(owner, view, values, failures, deaths, sorted(order), group, options, stopped)
-    return Ended(values, failures, deaths, unsound, sorted(deaths), error)
-
-
-def _is_abort(loaded: object) -> bool:
-    kinds = ("CallAborted", "KeyboardInterrupt")
-    return isinstance(loaded, RankFailure) and loaded.kind.rpartition(".")[2] in kinds
-
-
-def _unloadable(rank: int, error: BaseException) -> ResultError:
-    return ResultError(rank, f"its result cannot be unpickled here: {error!r}")
-
-
-def _follows(failure: object) -> bool:
-    """Whether an exception speaks of another rank's end: it then is not the first cause, whatever
-    the order of arrival."""
-    if not isinstance(failure, RankFailure):
-        return False
-    text = f"{failure.kind}: {failure.message}"
-    return failure.kind.rpartition(".")[2] in ("DistNetworkError", "DistBackendError") or any(
-        sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/")
-    )
-
-
-def _death(outcome: dict[str, Any]) -> RankDeath:
-    code = outcome["status"]
-    if not outcome["exit_known"]:
-        return RankDeath(outcome["pid"], signal=signal.SIGKILL)
-    if os.WIFSIGNALED(code):
-        return RankDeath(outcome["pid"], signal=os.WTERMSIG(code))
-    return RankDeath(outcome["pid"], exit_code=os.waitstatus_to_exitcode(code))
-
-
-def _error(
-    owner: pool.Pool,
-    view: dict[str, Any],
-    values: dict[int, Any],
-    failures: dict[int, RankFailure],
-    deaths: dict[int, RankDeath],
-    order: list[tuple[bool, float, int]],
-    group: Group,
-    options: CallOptions,
-    stopped: bool,
-) -> BaseException | None:
-    if view["cause"] == "deadline":
-        assert options.timeout is not None
-        return build_timeout(options.timeout, view["stacks"], failures, values)
-    if view["cause"] == "stop" or (stopped and not order):
-        killed = sorted(deaths)
-        text = "stopped"
-        if killed:
-            text = f"stopped; rank {format_ranks(killed)} had to be killed"
-        return CallInterrupted(text)
-    if not order:
-        return None
-    first = order[0][2]
-    if first in deaths and (reason := owner.why_dead()) and owner.core.broken:
-        return pool.PoolError(f"{reason}. The next call starts new ranks")
-    if first in deaths and not deaths[first].pid:
-        return pool.PoolError(
-            f"rank {first} could not be started: {owner.why_dead() or 'out of processes'}"
-        )
-    return build_error(failures, deaths, values, first, group.world)
+def _watch(
+    owner: pool.Pool, group: Group, ticket: Any, line: status.Status, sink: output.Sink
+) -> None:
+    """Waits for the end of the call and updates its line."""
+    watch = quiet.QuietWatch(owner.core, group.members)
+    while not ticket.wait(status.INTERVAL):
+        view = ticket.view()
+        line.show(view, ready=owner.fork_server_up(), quiet=watch.look(view, sink.last_output))
 
 
 def _finish_tracking(handle: Any, ended: Ended) -> None:
     if handle is None:
         return
     tags: dict[str, str] = {}
-    outcome = "FINISHED"
+    verdict: tracking.Status = "FINISHED"
     if isinstance(ended.error, (KeyboardInterrupt, DistributedTimeoutError)):
-        outcome = "KILLED"
+        verdict = "KILLED"
     elif ended.error is not None:
-        outcome = "FAILED"
+        verdict = "FAILED"
         tags["serverless_gpu.failed_rank"] = str(getattr(ended.error, "rank", ""))
         tags["serverless_gpu.error"] = str(ended.error)[:500]
     # Who can look into the store from here finds all of it there; else nobody has to wait.
-    handle.end(outcome, tags, timeout=tracking.END_LIMIT_S if "mlflow" in sys.modules else 0.0)
-
-
-def _final_words(ended: Ended) -> tuple[str, str, str]:
-    """The mark, the word before the seconds, and what failed."""
-    error = ended.error
-    if error is None:
-        return "✓", "done in", ""
-    if isinstance(error, KeyboardInterrupt):
-        return "■", "stopped after", ""
-    if isinstance(error, DistributedTimeoutError):
-        return "✗", "timeout after", ""
-    rank = getattr(error, "rank", -1)
-    if rank in ended.failures:
-        return "✗", "failed after", f"rank {rank}: {ended.failures[rank].kind}"
-    return "✗", "failed after", f"rank {rank} died" if rank in ended.deaths else ""
+    handle.end(verdict, tags, timeout=tracking.END_LIMIT_S if "mlflow" in sys.modules else 0.0)

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ class Sink:
     shown_ids: dict[int, str] = field(default_factory=dict)
     clear_next: set[int] = field(default_factory=set)
     displays: int = 0
+    last_output: float = 0.0  # time.monotonic() when ranks last wrote or displayed something
 
 
 class Output:
@@ -111,6 +113,7 @@ class Output:
                 return
 
     def _dispatch(self, sink: Sink, rank: int, kind: str, content: bytes) -> None:
+        sink.last_output = time.monotonic()
         if kind in ("stdout", "stderr"):
             text = content.decode(errors="replace")
             sink.host.stream(sink.parent, kind, text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .hosts import Host
+from .quiet import Quiet
 
 if TYPE_CHECKING:
     from .tracking.client import RunHandle
@@ -45,11 +46,17 @@ class Status:
         self._shown: dict[str, Any] | None = None
         self._ready_after: float | None = 0.0 if self.warm else None
 
-    def show(self, view: dict[str, Any] | None = None, *, ready: bool = True) -> None:
-        """Shows the line, or updates it if it has changed."""
+    def show(
+        self,
+        view: dict[str, Any] | None = None,
+        *,
+        ready: bool = True,
+        quiet: Quiet | None = None,
+    ) -> None:
+        """Shows the line, or updates it if it has changed. `quiet` is shown under it."""
         if ready and self._ready_after is None:
             self._ready_after = time.monotonic() - self._started
-        self._publish(self._running(view), self._live(view))
+        self._publish(self._running(view), self._live(view), quiet)
 
     def finish(self, mark: str, word: str, failed: str = "") -> None:
         """The final form; nothing is published after it."""
@@ -112,7 +119,7 @@ class Status:
             f"to see it: <code>{html.escape(command)}</code>",
         )
 
-    def _publish(self, parts: list[str], live: list[str]) -> None:
+    def _publish(self, parts: list[str], live: list[str], quiet: Quiet | None = None) -> None:
         text_run, html_run = self._run_forms()
         text = " · ".join([*parts, *([text_run] if text_run else [])])
         rich = " · ".join([*map(html.escape, parts), *([html_run] if html_run else [])])
@@ -121,6 +128,13 @@ class Status:
             bars = html.escape("\n".join(live))
             body += f'<pre style="font-size:90%;margin:0;white-space:pre-wrap">{bars}</pre>'
             text += "".join("\n" + line for line in live)
+        if quiet is not None:
+            stacks = html.escape("\n".join(quiet.details))
+            body += (
+                f'<details style="font-size:90%"><summary>{html.escape(quiet.line)}</summary>'
+                f'<pre style="margin:0;white-space:pre-wrap">{stacks}</pre></details>'
+            )
+            text += f"\n{quiet.line}"
         data = {"text/plain": text, "text/html": body}
         if data == self._shown:
             return

@@ -39,16 +39,17 @@ def build_timeout(
     results: Mapping[int, Any],
     report: str = "",
 ) -> DistributedTimeoutError:
-    """The error of a call whose deadline passed.
+    """The error of a call whose deadline passed. Stacks are shown once where they are equal.
 
     stacks: by rank, where it was. report: who waits for whom, as the hang report says it.
     """
+    from serverless_gpu import stacks as reports
+
     lines = [f"the call did not end within {seconds:g} s"]
     if report:
         lines.append(report)
     lines += _finished(results)
-    for rank, stack in sorted(stacks.items()):
-        lines += [f"rank {rank} was here:", stack.rstrip("\n")]
+    lines += reports.report(stacks)
     error = DistributedTimeoutError("\n".join(lines), failures=failures, results=results)
     error.rank = min(stacks, default=-1)
     error.seconds = seconds

@@ -1,0 +1,120 @@
+"""Says where ranks are when nothing has happened for a while.
+
+It does not claim that they hang: a long quiet computation is told apart by the CPU it uses, and
+what is shown is what is known. While ranks print or compute it costs nothing but a look at a clock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from . import _core, stacks
+from .errors.failure import format_ranks
+
+#: Seconds without output and without CPU use until ranks are asked where they are.
+DEFAULT_LIMIT = 30.0
+#: Seconds between two times that they are asked.
+_AGAIN = 5.0
+#: Seconds that their agents get to answer; they need a millisecond.
+_ANSWER = 1.0
+#: Share of one core above which a rank counts as computing.
+_BUSY = 0.2
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """What is known about a quiet call: one line, and the merged stacks."""
+
+    line: str
+    details: tuple[str, ...]
+
+
+def limit() -> float:
+    """Seconds, from SERVERLESS_GPU_QUIET_S; ValueError if that is no number above 0."""
+    text = os.environ.get("SERVERLESS_GPU_QUIET_S", "")
+    if not text:
+        return DEFAULT_LIMIT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"SERVERLESS_GPU_QUIET_S takes seconds above 0, got {text!r}")
+    return seconds
+
+
+class QuietWatch:
+    """Watches one call. Threads: the one that waits for the call."""
+
+    def __init__(self, core: _core.RankPool, members: list[tuple[int, int]]) -> None:
+        self._core = core
+        self._members = members
+        self._limit = limit()
+        self._active = time.monotonic()
+        self._cpu: tuple[float, dict[int, float]] | None = None
+        self._asked = 0.0
+        self._found: Quiet | None = None
+
+    def look(self, view: dict[str, Any], last_output: float) -> Quiet | None:
+        """To be called a few times a second. What to show, or None while all is well.
+
+        `last_output` is the time (monotonic, seconds) at which ranks last wrote something.
+        """
+        now = time.monotonic()
+        if last_output > self._active:
+            self._active, self._found = last_output, None
+        if now - self._active < self._limit / 2:
+            return None
+        if self._computing(now):
+            self._active, self._found = now, None
+            return None
+        if now - self._active < self._limit:
+            return None
+        if now - self._asked >= _AGAIN:
+            self._asked = now
+            self._found = self._ask(view, now - self._active)
+        return self._found
+
+    def _computing(self, now: float) -> bool:
+        """Whether a rank has used its CPU since the last look, a second ago or more."""
+        if self._cpu is not None and now - self._cpu[0] < 1:
+            return False
+        pids = self._core.pids()["children"]
+        used = {child: _cpu_seconds(pids[child]) for _, child in self._members if child in pids}
+        before, self._cpu = self._cpu, (now, used)
+        if before is None:
+            return True
+        seconds = now - before[0]
+        return any(used[c] - before[1].get(c, used[c]) > _BUSY * seconds for c in used)
+
+    def _ask(self, view: dict[str, Any], seconds: float) -> Quiet:
+        states = {rank: s for (rank, _), s in zip(self._members, view["states"], strict=True)}
+        running = [(r, child) for r, child in self._members if states[r] == "running"]
+        ticket = self._core.stacks([child for _, child in running])
+        ticket.wait(_ANSWER)
+        answers = ticket.answers()
+        found = {r: text for r, child in running if (text := answers.get(child)) is not None}
+        silent = [r for r, child in running if child not in answers]
+        parts = [stacks.summary(found)] if found else []
+        if silent:
+            parts.append(f"[{format_ranks(silent)}] stopped: not even its agent answers")
+        ended = [r for r in states if states[r] != "running"]
+        if ended:
+            parts.append(f"[{format_ranks(ended)}] ended")
+        line = f"no output and no CPU used for {seconds:.0f} s: " + "; ".join(parts)
+        return Quiet(line, tuple(stacks.report(found)))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of a process, its ended children's included."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(n) for n in fields[11:15]) / _TICK
