@@ -70,7 +70,7 @@ class QuietWatch:
             self._active, self._found = last_output, None
         if now - self._active < self._limit / 2:
             return None
-        if self._computing(now):
+        if not self._started() or self._computing(now):
             self._active, self._found = now, None
             return None
         if now - self._active < self._limit:
@@ -79,6 +79,10 @@ class QuietWatch:
             self._asked = now
             self._found = self._ask(view, now - self._active)
         return self._found
+
+    def _started(self) -> bool:
+        alive = self._core.pids()["children"]
+        return any(child in alive for _, child in self._members)
 
     def _computing(self, now: float) -> bool:
         """Whether a rank has used its CPU since the last look, a second ago or more."""
