@@ -23,6 +23,7 @@ namespace {
 constexpr int kFastRounds = 20;     // rounds of 1 ms, in which nearly everything ends
 constexpr int kFastRoundMs = 1;
 constexpr int kSlowRoundMs = 10;
+constexpr int kTreeRounds = 100;  // each finds what the one before was too late to stop
 constexpr int kMarkedRounds = 100;
 constexpr int kMarkedRoundMs = 2;
 
@@ -119,7 +120,8 @@ std::vector<Process> own_children() {
 void kill_tree(pid_t root) {
     std::set<pid_t> stopped;
     std::vector<Process> tree;
-    for (bool grew = true; grew;) {
+    bool grew = true;
+    for (int round = 0; grew && round < kTreeRounds; ++round) {
         grew = false;
         tree = descendants(root);
         if (auto p = read_process(root)) tree.insert(tree.begin(), *p);

@@ -13,15 +13,19 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
-#include <map>
+#include <memory>
+#include <set>
 #include <string>
 
+#include "runtime/guard/linger_table.h"
 #include "runtime/guard_link.h"
 #include "runtime/packet_socket.h"
 #include "runtime/process_tree.h"
@@ -33,7 +37,6 @@ namespace {
 constexpr int kControlFd = 4;        // where the fork server finds its control socket
 constexpr int kWardenGraceMs = 250;  // what the keeper may take before the warden does its work
 constexpr int kLingerPollMs = 5;
-constexpr int kLingerLimitMs = 4000;  // no process may linger for longer
 
 using Clock = std::chrono::steady_clock;
 
@@ -44,36 +47,54 @@ struct Setup {
     UniqueFd notebook_alive;  // pidfd; -1 if the notebook was already gone
     UniqueFd children;        // signalfd for SIGCHLD
     char** fork_server = nullptr;
-    std::map<pid_t, std::chrono::milliseconds> lingering;  // what they may take at the end
+    std::shared_ptr<LingerTable>
+        lingering;                   // both halves have it: either may be left alone with it
+    std::deque<GuardPacket> untold;  // while the pool does not read
 };
 
 UniqueFd pidfd_of(pid_t pid) {
     return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-void tell_pool(int link, GuardPacket packet) {
-    // A pool that is gone or stopped must not stop the guard.
-    (void)::send(link, &packet, sizeof packet, MSG_NOSIGNAL | MSG_DONTWAIT);
+// A pool that is gone or stopped must not stop the guard, and one that goes on has to hear all.
+void tell_what_is_untold(Setup& setup) {
+    while (!setup.untold.empty()) {
+        const GuardPacket& first = setup.untold.front();
+        if (::send(setup.link, &first, sizeof first, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
+            errno == EAGAIN)
+            return;
+        setup.untold.pop_front();
+    }
+}
+
+void tell_pool(Setup& setup, GuardPacket packet) {
+    setup.untold.push_back(packet);
+    tell_what_is_untold(setup);
+}
+
+void remove_folder(const Setup& setup) {
+    std::error_code ignored;
+    std::filesystem::remove_all(setup.folder, ignored);
 }
 
 // Kills all but those that may linger, removes the folder, and gives the lingering their time.
 void end_everything(const Setup& setup) {
     std::set<pid_t> spared;
     std::chrono::milliseconds longest{0};
-    for (const auto& [pid, time] : setup.lingering) {
+    for (const auto& [pid, time] : setup.lingering->times()) {
         spared.insert(pid);
         longest = std::max(longest, time);
     }
-    const auto limit = Clock::now() + longest;
     kill_all_descendants(spared);
-    std::error_code ignored;
-    std::filesystem::remove_all(setup.folder, ignored);
+    remove_folder(setup);
+    const auto limit = Clock::now() + longest;
     while (!spared.empty() && Clock::now() < limit) {
         for (auto it = spared.begin(); it != spared.end();)
             it = ::waitpid(*it, nullptr, WNOHANG) == 0 ? std::next(it) : spared.erase(it);
         if (!spared.empty()) ::poll(nullptr, 0, kLingerPollMs);
     }
     kill_all_descendants({});
+    remove_folder(setup);  // again: who lingered may have written there meanwhile
 }
 
 UniqueFd block_and_watch_children() {
@@ -91,10 +112,13 @@ void drop_signals(int signal_fd) {
 }
 
 // Becomes the fork server: its own log for what it prints, `control` as descriptor 4.
-[[noreturn]] void exec_fork_server(const Setup& setup, int control) {
+[[noreturn]] void exec_fork_server(const Setup& setup, int control, pid_t keeper) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() == 1) ::_exit(1);
-    ::dup2(control, kControlFd);  // without close-on-exec
+    if (::getppid() != keeper) ::_exit(1);
+    if (control == kControlFd)
+        ::fcntl(control, F_SETFD, 0);
+    else
+        ::dup2(control, kControlFd);  // without close-on-exec
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -108,16 +132,20 @@ void drop_signals(int signal_fd) {
     ::_exit(127);
 }
 
-void start_fork_server(const Setup& setup, const UniqueFd& control) {
+// If it cannot be forked, the pool sees the end of its control socket.
+void start_fork_server(Setup& setup, const UniqueFd& control) {
+    const pid_t keeper = ::getpid();
     const pid_t pid = ::fork();
-    if (pid == 0) exec_fork_server(setup, control.get());
-    tell_pool(setup.link, {GuardPacket::Kind::started, pid, 0});
+    if (pid == 0) exec_fork_server(setup, control.get(), keeper);
+    if (pid > 0) tell_pool(setup, {GuardPacket::Kind::started, pid, 0});
 }
 
 // What a rank had started comes to us when the rank dies; what has a session of its own is no rank.
-void kill_what_a_rank_left() {
+void kill_what_a_rank_left(const Setup& setup) {
+    const auto lingering = setup.lingering->times();
     for (const Process& p : own_children())
-        if (p.session != ::getsid(0) && p.state != 'Z') kill_tree(p.pid);
+        if (p.session != ::getsid(0) && p.state != 'Z' && !lingering.contains(p.pid))
+            kill_tree(p.pid);
 }
 
 // Reaps every child that ended and tells the pool. A child that led a group in our own session is a
@@ -129,12 +157,12 @@ void reap_children(Setup& setup) {
         const pid_t pid = info.si_pid;
         if (::getpgid(pid) == pid && ::getsid(pid) == ::getsid(0)) {
             ::kill(-pid, SIGKILL);
-            kill_what_a_rank_left();
+            kill_what_a_rank_left(setup);
         }
         int status = 0;
         if (::waitpid(pid, &status, 0) != pid) continue;
-        setup.lingering.erase(pid);
-        tell_pool(setup.link, {GuardPacket::Kind::exited, pid, status});
+        setup.lingering->remove(pid);
+        tell_pool(setup, {GuardPacket::Kind::exited, pid, status});
     }
 }
 
@@ -147,10 +175,12 @@ bool serve_link(Setup& setup) {
     std::memcpy(&packet, received->bytes.data(), sizeof packet);
     switch (packet.kind) {
         case GuardPacket::Kind::kill_tree:
-            kill_tree(packet.pid);
+            // What has ended meanwhile is reaped, and its pid may be a stranger's by now.
+            for (const Process& p : descendants(::getpid()))
+                if (p.pid == packet.pid) kill_tree(packet.pid);
             return true;
         case GuardPacket::Kind::let_linger:
-            setup.lingering[packet.pid] = std::chrono::milliseconds(packet.number);
+            setup.lingering->add(packet.pid, std::chrono::milliseconds(packet.number));
             return true;
         case GuardPacket::Kind::start_fork_server:
             if (!received->fds.empty()) start_fork_server(setup, received->fds[0]);
@@ -164,7 +194,8 @@ int keep(Setup setup, UniqueFd warden_alive) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::prctl(PR_SET_NAME, "sgpu-keeper");
     for (bool go_on = static_cast<bool>(setup.notebook_alive); go_on;) {
-        pollfd watched[] = {{setup.link, POLLIN, 0},
+        const short link_events = setup.untold.empty() ? POLLIN : POLLIN | POLLOUT;
+        pollfd watched[] = {{setup.link, link_events, 0},
                             {setup.notebook_alive.get(), POLLIN, 0},
                             {setup.children.get(), POLLIN, 0},
                             {warden_alive.get(), POLLIN, 0}};
@@ -173,7 +204,8 @@ int keep(Setup setup, UniqueFd warden_alive) {
             drop_signals(setup.children.get());
             reap_children(setup);
         }
-        if (watched[0].revents) go_on = serve_link(setup);
+        if (watched[0].revents & POLLOUT) tell_what_is_untold(setup);
+        if (watched[0].revents & ~POLLOUT) go_on = serve_link(setup);
         if (watched[1].revents || watched[3].revents) go_on = false;
     }
     end_everything(setup);
@@ -194,10 +226,11 @@ int ward(const Setup& setup, pid_t keeper) {
             break;
         }
         if (ready == 0) {
-            // The keeper is done but for what may linger, or it hangs: what lingers is bounded there.
+            // The keeper is done but for what may linger, or it hangs: what lingers is bounded
+            // there.
             std::error_code ignored;
             if (!std::filesystem::exists(setup.folder, ignored) && timeout == kWardenGraceMs) {
-                timeout = kLingerLimitMs;
+                timeout = static_cast<int>(LingerTable::kLongest.count());
                 continue;
             }
             break;
@@ -211,9 +244,10 @@ int ward(const Setup& setup, pid_t keeper) {
 
 int run(int argc, char** argv) {
     if (argc < 5) {
-        std::fputs("usage: serverless-gpu-guard LINK_FD FOLDER NOTEBOOK_PID FORK_SERVER_ARGV...\n"
-                   "Started by the pool of a notebook; of no use by itself.\n",
-                   stderr);
+        std::fputs(
+            "usage: serverless-gpu-guard LINK_FD FOLDER NOTEBOOK_PID FORK_SERVER_ARGV...\n"
+            "Started by the pool of a notebook; of no use by itself.\n",
+            stderr);
         return 2;
     }
     Setup setup;
@@ -221,13 +255,15 @@ int run(int argc, char** argv) {
     setup.folder = argv[2];
     setup.notebook = static_cast<pid_t>(std::strtol(argv[3], nullptr, 10));
     setup.fork_server = argv + 4;
+    setup.lingering = std::make_shared<LingerTable>();
 
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(s, SIG_IGN);
     ::fcntl(setup.link, F_SETFD, FD_CLOEXEC);
     setup.children = block_and_watch_children();
-    // The pid cannot be another's: if we are still its child, it was alive after the pidfd was made.
+    // The pid cannot be another's: if we are still its child, it was alive after the pidfd was
+    // made.
     setup.notebook_alive = pidfd_of(setup.notebook);
     if (::getppid() != setup.notebook) setup.notebook_alive.reset();
 
@@ -241,4 +277,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace sgpu
 
-int main(int argc, char** argv) { return sgpu::run(argc, argv); }
+int main(int argc, char** argv) {
+    return sgpu::run(argc, argv);
+}
