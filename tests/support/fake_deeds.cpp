@@ -70,6 +70,7 @@ void die_by(const FakeRank&, const std::string& signal_number) {
 
 void ignore_signals(const FakeRank&, const std::string&) {
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_IGN);
+    print(1, "begun\n");
     pause_for_ever();
 }
 
@@ -79,10 +80,12 @@ void obey(const FakeRank& rank, const std::string&) {
 }
 
 void never(const FakeRank&, const std::string&) {
+    print(1, "begun\n");
     pause_for_ever();
 }
 
 void stop_itself(const FakeRank&, const std::string&) {
+    print(1, "begun\n");
     ::kill(::getpid(), SIGSTOP);
     pause_for_ever();
 }
@@ -183,6 +186,22 @@ void respawn(const FakeRank& rank, const std::string& generations) {
     rank.answer(true, "respawning");
 }
 
+// Leaves that many orphans, which end at once, and exits, when somebody opens the FIFO.
+void orphans_then_exit(const FakeRank&, const std::string& argument) {
+    const auto comma = argument.find(',');
+    print(1, "begun\n");
+    const UniqueFd go(::open(argument.substr(comma + 1).c_str(), O_RDONLY | O_CLOEXEC));
+    for (int left = std::atoi(argument.c_str()); left > 0; --left) {
+        const pid_t middle = ::fork();
+        if (middle == 0) {
+            (void)!::fork();
+            ::_exit(0);
+        }
+        ::waitpid(middle, nullptr, 0);
+    }
+    ::_exit(9);
+}
+
 const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"raise", raise_error},
                                             {"die-in-output", die_in_output},
@@ -202,7 +221,8 @@ const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"deep-json", deep_json},
                                             {"fork-and-leave", fork_and_leave},
                                             {"daemon", daemon_then},
-                                            {"respawn", respawn}};
+                                            {"respawn", respawn},
+                                            {"orphans-then-exit", orphans_then_exit}};
 
 }  // namespace
 

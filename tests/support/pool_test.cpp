@@ -137,6 +137,17 @@ std::string PoolTest::text() {
     return all;
 }
 
+void PoolTest::wait_for_begun(int ranks) {
+    std::string begun;
+    int count = 0;
+    while (count < ranks) {
+        ASSERT_TRUE(readable(pool_->output_fd())) << count << " of " << ranks << " have begun";
+        begun += text();
+        count = 0;
+        for (std::size_t at = 0; (at = begun.find("begun", at)) != std::string::npos; ++at) ++count;
+    }
+}
+
 pid_t PoolTest::pid_of(ChildId child) {
     const auto limit = std::chrono::steady_clock::now() + kBound;
     while (std::chrono::steady_clock::now() < limit) {

@@ -89,6 +89,9 @@ protected:
     std::vector<OutputEvent> events();
     std::string text();
 
+    // Until that many ranks of the call have begun what does not end by itself.
+    void wait_for_begun(int ranks);
+
     // Until the pool has told of this child's pid.
     pid_t pid_of(ChildId child);
     // The keeper, which is the warden's only child.
