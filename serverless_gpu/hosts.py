@@ -65,7 +65,7 @@ class IPyKernelHost:
             message_type,
             content,
             parent=parent,
-            ident=self._kernel.topic(message_type),
+            ident=message_type.encode(),
         )
 
 
