@@ -15,7 +15,9 @@ endif()
 find_package(pybind11 3 CONFIG REQUIRED)
 
 include(${CMAKE_CURRENT_LIST_DIR}/core.cmake)
-include(${CMAKE_CURRENT_LIST_DIR}/kernel.cmake)
+if(SGPU_KERNEL)
+  include(${CMAKE_CURRENT_LIST_DIR}/kernel.cmake)
+endif()
 
 # The kernelspec, where Jupyter looks for it: <prefix>/share/jupyter/kernels.
 if(SKBUILD)

@@ -42,7 +42,8 @@ const char* name_of(Pressure pressure) {
 
 OutputMux::Options output_options(int world, const std::string& mode, const std::string& ranks,
                                   bool colour) {
-    OutputMux::Options options{.world = world, .colour = colour};
+    // Ranks that start cold are a little out of step; no line waits longer than this.
+    OutputMux::Options options{.world = world, .window = Milliseconds(100), .colour = colour};
     if (mode == "all") options.mode = OutputMux::Mode::all;
     if (mode == "none") options.show = RankSet{};
     if (mode == "ranks") {

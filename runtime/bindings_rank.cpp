@@ -86,6 +86,7 @@ void bind_rank(py::module_& m) {
         .def("end_work", &RankAgent::end_work, unlocked)
         .def("see_interrupt", &RankAgent::see_interrupt)
         .def_property_readonly("busy", &RankAgent::busy)
+        .def_property_readonly("cut_fd", &RankAgent::cut_fd)
         .def("mark_message", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::message); }, unlocked)
         .def("mark_switch", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::stream_switch); },
              unlocked)

@@ -195,7 +195,9 @@ void RankAgent::interrupt(const Interrupt& wanted) {
     // The signal first: what is cut returns to Python with an error, or as if it had succeeded, and
     // the interrupt must be pending by then.
     ::syscall(SYS_tgkill, pid_, pid_, SIGINT);
-    if (wanted.cut != "no") shut_collective_sockets(options_.net, cuts_++ > 0, world_);
+    if (wanted.cut == "no") return;
+    cut_ready_.notify();
+    shut_collective_sockets(options_.net, cuts_++ > 0, world_);
 }
 
 void RankAgent::begin_dump(std::uint64_t token) {

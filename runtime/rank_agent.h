@@ -54,6 +54,9 @@ public:
     // the signal handler in Python, and marks the interrupt as seen by user code.
     const char* see_interrupt();
 
+    // Readable when collectives are to be aborted: for what only Python can abort (NCCL).
+    int cut_fd() const { return cut_ready_.fd(); }
+
     // Flushes C stdio and writes a mark into both output pipes (wire.md), even if descriptors 1 and
     // 2 have been redirected since. Returns its number, 0 if it could not be written.
     enum class MarkFor { message, stream_switch };
@@ -85,6 +88,7 @@ private:
     int world_ = 0;
     std::deque<Message> requests_;
     EventFd requests_ready_;
+    EventFd cut_ready_;
     EventFd stop_ready_;
     std::thread thread_;
 };

@@ -86,6 +86,8 @@ def _rank_variables(context: dict[str, Any], rank: int, world: int) -> dict[str,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         "OMP_NUM_THREADS": context["env"].get("OMP_NUM_THREADS", str(context["threads"])),
+        # All ranks are on this machine: NCCL's bootstrap need not ask its network cards.
+        "NCCL_SOCKET_IFNAME": context["env"].get("NCCL_SOCKET_IFNAME", "lo"),
         "SERVERLESS_GPU_RANK": str(rank),
     }
 

@@ -9,10 +9,14 @@ called again, `destroy_process_group` too.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
+import os
+import select
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -39,6 +43,7 @@ class _State:
     clients: dict[int, Any] = field(default_factory=dict)  # port to TCPStore
     backend: Any = None  # of the group that an abort took away
     fresh: bool = True  # no group was made here yet
+    aborter: bool = False  # its thread runs
 
 
 _state = _State()
@@ -124,6 +129,38 @@ def _set_loader_interval(seconds: float) -> None:
         data._utils.MP_STATUS_CHECK_INTERVAL = seconds
 
 
+def _start_aborter() -> None:
+    """A thread that aborts NCCL communicators when the agent says so: a signal alone frees nothing
+    that waits on a GPU, and the main thread waits without the GIL. Started with the first group."""
+    from .. import rank
+
+    if _state.aborter or rank.current is None:
+        return
+    _state.aborter = True
+    # Non-blocking: somebody may have taken the notification before.
+    descriptor = os.dup(rank.current.agent.cut_fd)
+    threading.Thread(target=_abort_when_told, args=(descriptor,), daemon=True).start()
+
+
+def _abort_when_told(descriptor: int) -> None:
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    while True:
+        ready.poll()
+        with contextlib.suppress(BlockingIOError):
+            os.read(descriptor, 8)
+            _abort_nccl()
+
+
+def _abort_nccl() -> None:
+    torch: Any = importlib.import_module("torch")
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    for group in list(c10d._world.pg_map):
+        # A group without a CUDA backend has nothing to abort; a broken one must not keep others.
+        with contextlib.suppress(Exception):
+            group._get_backend(torch.device("cuda")).abort()
+
+
 def _rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
     dist: Any = importlib.import_module("torch.distributed")
 
@@ -175,6 +212,7 @@ def arrange() -> None:
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
 
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    torch: Any = importlib.import_module("torch")
     for scheme in ("env", "tcp", "file"):
         rendezvous._rendezvous_handlers[scheme] = _rendezvous
     if hasattr(c10d, "ProcessGroupGloo"):
@@ -193,6 +231,8 @@ def arrange() -> None:
                 return  # a second call keeps the group
             destroy()
         _state.backend, _state.fresh = None, False
+        if torch.cuda.is_available():
+            _start_aborter()
         init(backend, *args, **kwargs)
         _note_backend(dist.get_backend())
 
