@@ -70,7 +70,7 @@ void die_by(const FakeRank&, const std::string& signal_number) {
 
 void ignore_signals(const FakeRank&, const std::string&) {
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_IGN);
-    print(1, "begun\n");
+    say_begun();
     pause_for_ever();
 }
 
@@ -80,12 +80,12 @@ void obey(const FakeRank& rank, const std::string&) {
 }
 
 void never(const FakeRank&, const std::string&) {
-    print(1, "begun\n");
+    say_begun();
     pause_for_ever();
 }
 
 void stop_itself(const FakeRank&, const std::string&) {
-    print(1, "begun\n");
+    say_begun();
     ::kill(::getpid(), SIGSTOP);
     pause_for_ever();
 }
@@ -189,7 +189,7 @@ void respawn(const FakeRank& rank, const std::string& generations) {
 // Leaves that many orphans, which end at once, and exits, when somebody opens the FIFO.
 void orphans_then_exit(const FakeRank&, const std::string& argument) {
     const auto comma = argument.find(',');
-    print(1, "begun\n");
+    say_begun();
     const UniqueFd go(::open(argument.substr(comma + 1).c_str(), O_RDONLY | O_CLOEXEC));
     for (int left = std::atoi(argument.c_str()); left > 0; --left) {
         const pid_t middle = ::fork();
@@ -260,6 +260,10 @@ void print(int fd, std::string_view text) {
         if (n < 0 && errno != EINTR) return;
         if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
     }
+}
+
+void say_begun() {
+    print(1, "begun as " + std::to_string(::getpid()) + "\n");
 }
 
 int dump_signal() {

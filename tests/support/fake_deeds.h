@@ -34,6 +34,9 @@ void do_deed(const FakeRank& rank, const std::string& name);
 // All bytes, whatever it takes.
 void print(int fd, std::string_view text);
 
+// One line that no other rank prints, so that it is not merged with another's.
+void say_begun();
+
 // What a real rank does for interrupts and stack dumps.
 void install_signals(RankAgent*& agent, int dump_fd);
 int dump_signal();

@@ -1,6 +1,7 @@
 // fake_fork_server: speaks the fork server's side of the control protocol, without Python.
 //
-//   fake_fork_server LIFELINE [--start=die|die-once:PATH|hang] [--fork=fail] [--rank=NAME]
+//   fake_fork_server LIFELINE [--start=die|die-once:PATH|die-if:PATH|hang] [--fork=fail]
+//   [--rank=NAME]
 //
 // LIFELINE is a FIFO that this process and all below it hold open for writing.
 #include <fcntl.h>
@@ -42,6 +43,7 @@ Arguments parse(int argc, char** argv) {
 void misbehave_at_start(const std::string& how) {
     if (how == "die") ::_exit(3);
     if (how == "hang") pause_for_ever();
+    if (how.starts_with("die-if:") && ::access(how.substr(7).c_str(), F_OK) == 0) ::_exit(3);
     if (!how.starts_with("die-once:")) return;
     const int made = ::open(how.substr(9).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made >= 0) ::_exit(3);

@@ -21,7 +21,7 @@ void flood(const FakeRank& rank, const std::string& lines) {
 }
 
 void flood_for_ever(const FakeRank&, const std::string&) {
-    print(1, "begun\n");
+    say_begun();
     for (;;) print(1, std::string(60'000, 'x') + "\n");
 }
 

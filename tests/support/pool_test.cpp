@@ -55,6 +55,11 @@ TempFolder::~TempFolder() {
     std::filesystem::remove_all(path_, ignored);
 }
 
+std::size_t TempFolder::count() const {
+    const std::filesystem::directory_iterator all(path_);
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
 Lifeline::Lifeline(std::string path) : path_(std::move(path)) {
     if (::mkfifo(path_.c_str(), 0600) != 0) throw std::runtime_error("no FIFO: " + path_);
     fd_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));

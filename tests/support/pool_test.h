@@ -34,6 +34,7 @@ public:
     TempFolder(const TempFolder&) = delete;
     TempFolder& operator=(const TempFolder&) = delete;
     std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+    std::size_t count() const;  // of what is in it
 
 private:
     std::string path_;
