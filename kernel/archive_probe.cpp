@@ -1,5 +1,7 @@
-// archive_probe.cpp: linked once while CMake configures, to see whether the system's archives of xeus
-// and ZeroMQ can go into a shared module. Never run.
+// archive_probe.cpp: linked once while CMake configures, to see whether the system's archives of
+// xeus and ZeroMQ can go into a shared module. Never run.
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <zmq.h>
 
 #include <xeus/xguid.hpp>
@@ -11,5 +13,6 @@ extern "C" __attribute__((visibility("default"))) void* sgpu_probe() {
     (void)xeus::new_xguid();
     (void)xeus::load_configuration("");
     (void)xeus::make_in_memory_history_manager();
+    (void)HMAC(EVP_get_digestbyname("sha256"), "", 0, nullptr, 0, nullptr, nullptr);
     return zmq_ctx_new();
 }

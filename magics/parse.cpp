@@ -20,7 +20,7 @@ Error wrong(std::string_view magic, const std::string& what) {
     return {Errc::bad_input, std::string(magic) + ": " + what};
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     std::size_t length = std::min(text.size(), kQuotedLength);
     const auto inside_character = [&] { return (text[length] & 0xC0) == 0x80; };
     while (length > 0 && length < text.size() && inside_character()) --length;
@@ -71,7 +71,7 @@ Error unknown_flag(const std::string& name) {
 
 // A word that no flag takes. `last` is the flag before it, with its value.
 Error stray_word(const Word& word, const Flag* last, std::string_view value) {
-    const std::string what = "unexpected word " + quoted(word.text);
+    const std::string what = "unexpected word " + in_quotes(word.text);
     const std::string near = word.literal ? "" : nearest(flags(), "--" + word.text);
     if (!near.empty()) return wrong(kCellMagic, what + advice(near, ""));
     if (to_count(word.text))
@@ -110,7 +110,7 @@ private:
         if (equals != std::string::npos) {
             value_ = word.text.substr(equals + 1);
             if (!flag->takes_value())
-                return wrong(kCellMagic, name + " takes no value, got " + quoted(value_) +
+                return wrong(kCellMagic, name + " takes no value, got " + in_quotes(value_) +
                                              "; write " + name + " alone");
         } else if (flag->takes_value()) {
             if (place_ == words_.size() || words_[place_].looks_like_flag())
@@ -119,7 +119,7 @@ private:
         }
         if (auto part = flag->apply(command_, value_))
             return wrong(kCellMagic,
-                         name + " takes " + std::string(flag->wants) + ", got " + quoted(*part));
+                         name + " takes " + std::string(flag->wants) + ", got " + in_quotes(*part));
         return {};
     }
 
@@ -148,7 +148,7 @@ private:
 };
 
 Error open_quote(std::string_view magic, const Words& words) {
-    return wrong(magic, "a quote is not closed in " + quoted(words.words.back().text) +
+    return wrong(magic, "a quote is not closed in " + in_quotes(words.words.back().text) +
                             "; add the closing quote");
 }
 
@@ -170,7 +170,7 @@ Result<LineCommand> parse_line(std::string_view line) {
         // A flag here belongs to the cell magic, one % away.
         const bool flag = words[0].looks_like_flag();
         return wrong(kLineMagic,
-                     "unknown word " + quoted(words[0].text) +
+                     "unknown word " + in_quotes(words[0].text) +
                          (flag ? "; flags and code go into a cell that begins with %%distributed"
                                : advice(nearest(verbs(), words[0].text),
                                         "it takes one of " + names(verbs()))));
@@ -180,12 +180,12 @@ Result<LineCommand> parse_line(std::string_view line) {
     if (words.size() > allowed)
         return wrong(kLineMagic, std::string(verb->name) + " takes " +
                                      (allowed == 1 ? "nothing more" : "one set of ranks") +
-                                     ", got " + quoted(words[allowed].text));
+                                     ", got " + in_quotes(words[allowed].text));
     if (words.size() == 2) {
         if (!is_rank_text(words[1].text))
             return wrong(kLineMagic, std::string(verb->name) +
                                          " takes ranks of 0 to 4095, such as 0,3-5, got " +
-                                         quoted(words[1].text));
+                                         in_quotes(words[1].text));
         command.ranks = words[1].text;
     }
     return command;
