@@ -102,6 +102,8 @@ class Kernel:
             with socket.socket() as probe:
                 if probe.connect_ex(address) == 0:
                     break
+            if not self._manager.is_alive():
+                raise BenchError("the kernel ended before it listened")
             if time.monotonic() > deadline:
                 raise BenchError(f"the kernel did not listen within {PATIENCE_S:g} s")
             time.sleep(_LOOK_S)

@@ -86,8 +86,9 @@ def torchrun(
         process.wait(_SCRIPT_LIMIT_S)
     seconds = seconds or time.perf_counter() - began
     if process.returncode != 0:
-        last = text.strip().splitlines()[-1:] or ["no output"]
-        raise BenchError(f"torchrun {script}: exit {process.returncode}: {last[0]}")
+        errors = [line.strip() for line in text.splitlines() if "Error: " in line]
+        reason = (errors or ["no error shown"])[0]
+        raise BenchError(f"torchrun {script}: exit {process.returncode}: {reason}")
     return seconds, text
 
 

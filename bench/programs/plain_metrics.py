@@ -29,4 +29,5 @@ if rank == 0:
     client.set_terminated(run[0])
 sys.stdout.write(f"seconds {json.dumps(seconds)}\n")
 sys.stdout.flush()
+dist.barrier()
 dist.destroy_process_group()

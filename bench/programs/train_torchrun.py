@@ -27,4 +27,5 @@ seconds = [None] * dist.get_world_size()
 dist.all_gather_object(seconds, train(steps, log_metric))
 if rank == 0:
     print(f"steps {json.dumps(seconds)}", flush=True)
+dist.barrier()
 dist.destroy_process_group()
