@@ -75,9 +75,16 @@ RankPool::~RankPool() {
 
 // Waits for both halves of the guard and does what they have left undone.
 void RankPool::end_guard(const UniqueFd& link) const {
-    pollfd warden{guard_alive_.get(), POLLIN, 0};
-    if (guard_alive_ && ::poll(&warden, 1, kGuardEndMs) == 0)
-        ::syscall(SYS_pidfd_send_signal, guard_alive_.get(), SIGKILL, nullptr, 0);
+    const auto ended = [this] {
+        pollfd warden{guard_alive_.get(), POLLIN, 0};
+        return !guard_alive_ || ::poll(&warden, 1, kGuardEndMs) != 0;
+    };
+    if (!ended()) {
+        // A keeper that hangs is killed, so that the warden takes its place.
+        for (const Process& p : descendants(guard_))
+            if (p.parent == guard_) ::kill(p.pid, SIGKILL);
+        if (!ended()) ::syscall(SYS_pidfd_send_signal, guard_alive_.get(), SIGKILL, nullptr, 0);
+    }
     int status = 0;
     const bool reaped = ::waitpid(guard_, &status, 0) == guard_;
     if (reaped && WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
