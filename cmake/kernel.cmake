@@ -34,7 +34,7 @@ set(SGPU_ARCHIVE_OPTIONS -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--gc-secti
     -Wl,--version-script=${PROJECT_SOURCE_DIR}/kernel/exports.map)
 get_target_property(SGPU_XEUS_INCLUDES xeus INTERFACE_INCLUDE_DIRECTORIES)
 if(SGPU_STATIC_ZMQ)
-  foreach(name xeus zmq crypto sodium pgm norm protokit bsd md)
+  foreach(name xeus zmq crypto sodium pgm norm protokit bsd md zstd z)
     find_library(SGPU_ARCHIVE_${name} lib${name}.a)
     if(SGPU_ARCHIVE_${name})
       list(APPEND SGPU_ARCHIVES ${SGPU_ARCHIVE_${name}})
@@ -47,7 +47,7 @@ if(SGPU_STATIC_ZMQ)
       CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${SGPU_XEUS_INCLUDES};${SGPU_ZMQ_HPP}"
                   -DCMAKE_POSITION_INDEPENDENT_CODE=ON
       COMPILE_DEFINITIONS -DXEUS_STATIC_LIB -DZMQ_STATIC -fPIC
-      LINK_OPTIONS -shared ${SGPU_ARCHIVE_OPTIONS}
+      LINK_OPTIONS -shared -Wl,--no-undefined ${SGPU_ARCHIVE_OPTIONS}
       LINK_LIBRARIES -Wl,--start-group ${SGPU_ARCHIVES} -Wl,--end-group
                      nlohmann_json::nlohmann_json Threads::Threads ${CMAKE_DL_LIBS}
       CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)

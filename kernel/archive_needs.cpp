@@ -73,12 +73,16 @@ __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
 // The IPv6 address ::, as the C library defines it.
 __attribute__((visibility("hidden"))) std::uint64_t in6addr_any[2] = {0, 0};
 
-// Where libzmq writes why it aborts.
+// stderr, where libzmq writes why it aborts. It is found before any other constructor runs:
+// libstdc++ keeps its value in std::cerr.
 __attribute__((visibility("hidden"))) FILE* sgpu_stderr __asm__("stderr") = nullptr;
-__attribute__((constructor)) void sgpu_find_stderr() {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wprio-ctor-dtor"
+__attribute__((constructor(1))) void sgpu_find_stderr() {
     if (void* const variable = dlsym(RTLD_DEFAULT, "stderr")) {
         sgpu_stderr = *static_cast<FILE**>(variable);
     }
 }
+#pragma GCC diagnostic pop
 }
 // NOLINTEND

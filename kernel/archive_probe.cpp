@@ -9,7 +9,7 @@
 #include <xeus/xkernel.hpp>
 #include <xeus/xkernel_configuration.hpp>
 
-extern "C" __attribute__((visibility("default"))) void* sgpu_probe() {
+extern "C" __attribute__((visibility("default"))) void* PyInit__kernel() {
     (void)xeus::new_xguid();
     (void)xeus::load_configuration("");
     (void)xeus::make_in_memory_history_manager();
