@@ -1,0 +1,71 @@
+#include "runtime/rank_log.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace sgpu {
+namespace {
+
+class RankLogTest : public ::testing::Test {
+protected:
+    RankLogTest() {
+        std::string path = std::filesystem::temp_directory_path() / "sgpu-log-XXXXXX";
+        EXPECT_NE(::mkdtemp(path.data()), nullptr);
+        folder_ = path;
+    }
+    ~RankLogTest() override { std::filesystem::remove_all(folder_); }
+
+    std::string path() const { return folder_ / "logs" / "call-1" / "rank-0.log"; }
+    std::string content() const {
+        std::ifstream file(path());
+        std::stringstream all;
+        all << file.rdbuf();
+        return all.str();
+    }
+
+    std::filesystem::path folder_;
+};
+
+TEST_F(RankLogTest, HoldsEveryByteInAFileOfTheUsersOwn) {
+    RankLog log(path());
+    EXPECT_FALSE(std::filesystem::exists(path())) << "a silent rank has no file";
+    log.write("one\n");
+    log.write(std::string("\0\xff", 2));
+    EXPECT_EQ(content(), std::string("one\n\0\xff", 6));
+    struct stat info {};
+    ASSERT_EQ(::stat(path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777U, 0600U);
+}
+
+TEST_F(RankLogTest, EndsAtItsSizeAndSaysSoOnce) {
+    RankLog log(path(), 10);
+    log.write("0123456");
+    log.write("789abc");
+    log.write("def");
+    EXPECT_EQ(content(), "0123456789\n(the log is full; the rest is left out)\n");
+}
+
+TEST_F(RankLogTest, AMovedLogGoesOn) {
+    RankLog first(path());
+    first.write("a");
+    RankLog second = std::move(first);
+    second.write("b");
+    EXPECT_EQ(content(), "ab");
+}
+
+TEST_F(RankLogTest, AFileThatCannotBeMadeStopsNobody) {
+    std::ofstream(folder_ / "logs") << "a file where the folder should be";
+    RankLog log(path());
+    log.write("lost");
+    log.write("lost too");
+    EXPECT_FALSE(std::filesystem::exists(path()));
+    RankLog nowhere;
+    nowhere.write("lost");
+}
+
+}  // namespace
+}  // namespace sgpu
