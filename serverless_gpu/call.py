@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ class CallOptions:
     output: str = "merged"
     output_ranks: str = ""
     title: str = ""  # what runs: a function's name, or "cell"
-    source: str = ""  # its text, for the run
+    source: Callable[[], str] | None = None  # gives its text, for the run
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def _run(
         context = tracking.capture_context(options.name)
         tags = {"mlflow.source.name": options.title} if options.title else {}
         handle = owner.tracker().begin(call_name, context, tags=tags, mode=track)
+        if options.source is not None and track == "always":
+            handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
@@ -165,17 +168,35 @@ def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) 
         tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
     folder = os.getcwd()
     context = {
-        "env": {**os.environ, **options.env},
+        "env": {**_environment.now(), **options.env},
         "cwd": folder,
         "path": [entry or folder for entry in sys.path],
         "threads": accelerator.threads_per_rank(group.world),
-        "seed": None,
         "store_file": owner.store_file(),
         "epoch": group.epoch,
         "session": group.session,
         "tracking": tracked,
     }
     return pickle.dumps(context, 5)
+
+
+class _Environment:
+    """The notebook's environment as a dict. Decoding it anew for each call would cost a tenth of a
+    no-op call, so that is done only after a change."""
+
+    def __init__(self) -> None:
+        self._raw: object = None
+        self._decoded: dict[str, str] = {}
+
+    def now(self) -> dict[str, str]:
+        raw = getattr(os.environ, "_data", None)
+        if raw is None or raw != self._raw:
+            self._decoded = dict(os.environ)
+            self._raw = dict(raw) if raw is not None else None
+        return self._decoded
+
+
+_environment = _Environment()
 
 
 class _Stops:

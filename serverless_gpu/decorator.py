@@ -98,7 +98,7 @@ class DistributedFunction(Generic[P, R]):
             name=self._name,
             env=self._env,
             title=name,
-            source=_source(self._function),
+            source=functools.partial(_source, self._function),
         )
         payload = serialize.dump((self._function, args, kwargs), what=name)
         if self._session:

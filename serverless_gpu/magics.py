@@ -64,7 +64,7 @@ class Magics:
             output=flags["output"],
             output_ranks=flags["output_ranks"],
             title="cell",
-            source=cell,
+            source=lambda: cell,
         )
         pulled = session().run(
             cell,

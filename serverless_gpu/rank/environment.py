@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import sys
@@ -18,7 +17,7 @@ _last: dict[str, Any] = {}
 def apply(context: dict[str, Any], rank: int, world: int) -> None:
     """Called before user code of each call.
 
-    `context` holds `env`, `cwd`, `path`, `threads`, `seed` (int or None), `store_file`, `epoch`,
+    `context` holds `env`, `cwd`, `path`, `threads`, `store_file`, `epoch`,
     `tracking` (a dict per rank, or None), `session` (bool).
     Raises FileNotFoundError if the notebook's folder is gone.
     """
@@ -36,12 +35,11 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
             ) from None
     if context["path"] != _last.get("path"):
         sys.path[:] = context["path"]
-    importlib.invalidate_caches()
+    _forget_folders()
     _last.update(env=context["env"], cwd=context["cwd"], path=context["path"])
     process_group.enter(context["epoch"], rank, world, context["store_file"])
     if first:
         _threads(context)
-        _seeds(context["seed"], rank)
     if context["tracking"] is not None:
         from ..tracking import rank as tracking
 
@@ -101,12 +99,29 @@ def _threads(context: dict[str, Any]) -> None:
         torch.set_num_threads(context["threads"])
 
 
-def _seeds(seed: int | None, rank: int) -> None:
-    """Different on every rank: forked children would otherwise all draw the same numbers."""
+def _forget_folders() -> None:
+    """Lets imports see files that were made a moment ago, and folders that were not there before.
+
+    Installed packages are left out: their folders tell by their time that they have changed, and
+    forgetting all of them would cost milliseconds in each call.
+    """
+    for folder, finder in list(sys.path_importer_cache.items()):
+        if finder is None:
+            del sys.path_importer_cache[folder]
+        elif not folder.startswith(_INSTALLED) and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+
+
+_INSTALLED = tuple({sys.prefix, sys.base_prefix})
+
+
+def seed() -> None:
+    """Seeds random, numpy and torch anew: forked children would otherwise all draw the same
+    numbers. Done while the rank is a spare: torch takes milliseconds for it."""
     import numpy
     import torch
 
-    mine = int.from_bytes(os.urandom(4), "little") if seed is None else (seed + rank) % 2**32
-    random.seed(mine)
-    numpy.random.seed(mine)
-    torch.manual_seed(mine)
+    number = int.from_bytes(os.urandom(4), "little")
+    random.seed(number)
+    numpy.random.seed(number)
+    torch.manual_seed(number)

@@ -208,6 +208,8 @@ def _function_state(function: types.FunctionType) -> tuple[dict[str, Any], dict[
     names, attributes = names_of(function.__code__)
     available = function.__globals__
     used = {name: available[name] for name in names if name in available}
+    if isinstance(used.get("get_ipython"), types.MethodType):
+        del used["get_ipython"]  # the notebook's shell stays here; a rank is a plain process
     reachable = list(used.values())
     for cell in function.__closure__ or ():
         reachable.append(cloudpickle._get_cell_contents(cell))
