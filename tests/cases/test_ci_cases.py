@@ -1,0 +1,134 @@
+"""Notebooks run by nbconvert in CI: they end, they fail when a rank fails, and they say why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.support import scripts
+
+from .conftest import PREAMBLE, plain
+
+
+@dataclass(frozen=True)
+class Executed:
+    code: int
+    said: str
+    notebook: Any  # None if it was not written
+
+    def output(self, cell: int) -> str:
+        """What a cell shows, errors included."""
+        parts = []
+        for one in self.notebook.cells[cell].outputs:
+            parts.append(one.get("text", "") or "\n".join(one.get("traceback", [])))
+        return plain("".join(parts))
+
+
+def execute(folder: Path, cells: list[str], *flags: str, **env: str) -> Executed:
+    """Runs the cells, after the usual first one, by nbconvert; nothing of it may be left."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata.kernelspec = {"name": "serverless-gpu", "display_name": "", "language": ""}
+    for cell in (PREAMBLE, *cells):
+        notebook.cells.append(nbformat.v4.new_code_cell(cell))
+    nbformat.write(notebook, folder / "ci.ipynb")
+    mark = uuid.uuid4().hex
+    convert = [sys.executable, "-m", "nbconvert", "--execute", "--to", "notebook"]
+    ended = subprocess.run(
+        [*convert, *flags, "--output", "out.ipynb", "ci.ipynb"],
+        cwd=folder,
+        env={**os.environ, **env, "SERVERLESS_GPU_TEST_MARK": mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=scripts.PATIENCE,
+    )
+    left = scripts.wait_until_none(mark)
+    assert not left, f"{len(left)} processes are left"
+    out = folder / "out.ipynb"
+    read = nbformat.read(out, as_version=4) if out.exists() else None
+    return Executed(ended.returncode, plain(ended.stdout), read)
+
+
+FAILS = """
+@distributed(gpus=2)
+def f():
+    print("useful line")
+    if os.environ["RANK"] == "1": raise AssertionError("accuracy 0.1 < 0.9")
+f.distributed()
+"""
+
+
+def test_c088_a_failing_rank_fails_the_job_and_says_why(tmp_path: Path) -> None:
+    ended = execute(tmp_path, [FAILS, "print('not reached')"])
+    assert ended.code != 0
+    assert "accuracy 0.1 < 0.9" in ended.said and "rank 1" in ended.said
+    assert ended.notebook is None
+
+
+def test_c088_with_allow_errors_the_notebook_holds_both(tmp_path: Path) -> None:
+    magic = "%%distributed --gpus 2\nimport os\nassert os.environ['RANK'] == '0', 'rank check'"
+    ended = execute(tmp_path, [FAILS, magic, "print('reached')"], "--allow-errors")
+    assert ended.code == 0
+    assert "useful line" in ended.output(1) and "accuracy 0.1 < 0.9" in ended.output(1)
+    assert "rank check" in ended.output(2) and "rank 1" in ended.output(2)
+    assert ended.output(3) == "reached\n"
+
+
+KILLED = """
+@distributed(gpus=2)
+def f(whom):
+    import signal
+    pg()
+    if dist.get_rank() == 1: os.kill(whom or os.getpid(), signal.SIGKILL)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("whom", "said"), [("0", "rank 1"), ("os.getpid()", "Kernel died")], ids=["rank", "kernel"]
+)
+def test_c026_a_killed_process_ends_the_job(tmp_path: Path, whom: str, said: str) -> None:
+    ended = execute(tmp_path, [KILLED + f"f.distributed({whom})"])
+    assert ended.code != 0
+    assert said in ended.said
+
+
+def test_c035_the_cell_timeout_stops_ranks_and_the_next_cell_runs(tmp_path: Path) -> None:
+    cell = "@distributed(gpus=2)\ndef f(): time.sleep(3600)\nf.distributed()"
+    ended = execute(
+        tmp_path,
+        [cell, "print('cell 2 ran')"],
+        "--ExecutePreprocessor.timeout=10",
+        "--ExecutePreprocessor.interrupt_on_timeout=True",
+        "--allow-errors",
+    )
+    assert ended.code == 0
+    assert "KeyboardInterrupt" in ended.output(1)
+    assert ended.output(2) == "cell 2 ran\n"
+
+
+def test_c089_much_output_without_home_or_terminal(tmp_path: Path) -> None:
+    cell = """
+@distributed(gpus=4)
+def f():
+    for i in range(25_000): print("line", i, "x" * 100)
+f.distributed()
+import resource
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    ended = execute(tmp_path, [cell], HOME=str(home), PYTHONUNBUFFERED="1")
+    assert ended.code == 0, ended.said[-2000:]
+    shown = ended.output(1)
+    assert "line 24999" in shown
+    assert int(shown.rpartition("peak ")[2]) < 1500

@@ -1,0 +1,195 @@
+"""What ranks print and show reaches its own cell, readable, and the saved notebook stays small."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from .conftest import Notebook, plain
+
+
+def final_text(text: str) -> list[str]:
+    """The lines a front end shows: a carriage return goes back to the start of its line."""
+    return [line.rsplit("\r", 1)[-1] for line in text.split("\n")]
+
+
+def test_c007_all_kinds_of_output_arrive(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        @distributed(gpus=3)
+        def talk():
+            import sys, warnings, logging
+            print("out", os.environ["RANK"]); print("err", os.environ["RANK"], file=sys.stderr)
+            warnings.warn("careful"); logging.getLogger("x").warning("logged")
+            sys.stdout.write("no newline at end " + os.environ["RANK"])
+        talk.distributed()
+        """
+    )
+    out, err = plain(run.text("stdout")), plain(run.text("stderr"))
+    for rank in range(3):
+        assert f"[{rank}] out {rank}\n" in out and f"[{rank}] err {rank}\n" in err
+        assert f"[{rank}] no newline at end {rank}\n" in out
+    assert "careful" in err and "logged" in err
+
+
+def test_c014_progress_bars_keep_their_last_state(notebook: Notebook) -> None:
+    pytest.importorskip("tqdm")
+    run = notebook.run(
+        """
+        @distributed(gpus=3)
+        def f():
+            from tqdm.auto import tqdm
+            from tqdm import tqdm as plain
+            for _ in tqdm(range(30), desc=f"auto {os.environ['RANK']}"): time.sleep(.01)
+            for _ in plain(range(30), desc=f"txt {os.environ['RANK']}"): time.sleep(.01)
+        f.distributed()
+        """
+    )
+    assert run.status == "ok"
+    lines = final_text(plain(run.text("stdout") + run.text("stderr")))
+    for rank in range(3):
+        for kind in ("auto", "txt"):
+            assert any(f"{kind} {rank}: 100%" in line for line in lines)
+    assert len(lines) < 60
+
+
+def test_c080_carriage_returns_do_not_grow_the_notebook(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        @distributed(gpus=3)
+        def f():
+            import sys
+            for i in range(200):
+                sys.stdout.write(f"\\r[{os.environ['RANK']}] {i}/200"); sys.stdout.flush()
+                time.sleep(.002)
+            print("\\ndone")
+        f.distributed()
+        """
+    )
+    assert run.status == "ok"
+    lines = final_text(plain(run.out))
+    for rank in range(3):
+        assert any(f"[{rank}] 199/200" in line for line in lines)
+    assert len(lines) < 60
+    run = notebook.run(
+        """
+        %%distributed --gpus 3
+        import sys
+        for i in range(200): print(f"step {i}", end="\\r")
+        """
+    )
+    lines = [line for line in final_text(plain(run.out)) if "step" in line]
+    assert lines and all("step 199" in line for line in lines)
+
+
+def test_c040_queued_cells_get_their_own_lines(notebook: Notebook) -> None:
+    kernel = notebook.kernel
+    first = kernel.send(
+        "%%distributed --gpus 2\nimport os, time\n"
+        "for i in range(3): print('first', i); time.sleep(.1)\nos.environ['RANK']"
+    )
+    second = kernel.send("%%distributed --gpus 2\nprint('second')")
+    third = kernel.send("print('driver')")
+    runs = [kernel.wait(sent) for sent in (first, second, third)]
+    texts = [plain(run.out) for run in runs]
+    assert "first 2" in texts[0] and "second" not in texts[0]
+    assert "second" in texts[1] and "first" not in texts[1]
+    assert texts[2] == "driver\n"
+    shown = [plain(data["data"].get("text/plain", "")) for data in runs[0].of_type("display_data")]
+    assert "[0] '0'" in shown and "[1] '1'" in shown
+
+
+def test_c041_figures_and_html_of_ranks_are_shown(notebook: Notebook) -> None:
+    pytest.importorskip("matplotlib")
+    run = notebook.run(
+        """
+        @distributed(gpus=2)
+        def f():
+            import matplotlib.pyplot as plt
+            from IPython.display import display, HTML, clear_output
+            for e in range(3):
+                if os.environ["RANK"] == "0":
+                    clear_output(wait=True)
+                    plt.plot([0, 1, e]); plt.title(f"epoch {e}"); plt.show()
+            display(HTML("<b>rank</b> " + os.environ["RANK"]))
+        f.distributed()
+        """
+    )
+    assert run.status == "ok"
+    data: list[Any] = [m["data"].get("text/html", "") for m in run.of_type("display_data")]
+    assert sum("figure of rank 0" in html for html in data) == 1, "one figure, redrawn"
+    updates = [m["data"].get("text/html", "") for m in run.of_type("update_display_data")]
+    assert sum("figure of rank 0" in html for html in updates) == 2
+    for rank in (0, 1):
+        assert any(f"<b>rank</b> {rank}" in html for html in data)
+    assert not run.of_type("clear_output")
+
+
+def test_c065_handlers_of_earlier_calls_do_not_repeat_lines(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        @distributed(gpus=2)
+        def f():
+            import logging, sys
+            lg = logging.getLogger("train"); lg.setLevel("INFO")
+            lg.addHandler(logging.StreamHandler(sys.stdout)); lg.info("step")
+            return len(lg.handlers)
+        assert [f.distributed() for _ in range(3)] == [[1, 1]] * 3
+        """
+    )
+    assert run.status == "ok"
+    assert 3 <= plain(run.out).count("step") <= 6
+
+
+def test_c079_late_lines_stay_with_their_cell(notebook: Notebook) -> None:
+    kernel = notebook.kernel
+    start = """
+        %%distributed --gpus 2
+        import threading, time
+        go = threading.Event()
+        def bg():
+            go.wait(60)
+            for i in range(5): print("late", i, flush=True)
+        thread = threading.Thread(target=bg, daemon=True); thread.start()
+        """
+    import textwrap
+
+    first = kernel.send(textwrap.dedent(start).strip())
+    kernel.wait(first)
+    second = kernel.send("%%distributed --gpus 2\ngo.set(); thread.join(); print('theirs')")
+    parents: dict[str, str] = {}
+    import time
+
+    for message in kernel.published(time.monotonic() + 60, "the end of the second cell"):
+        parent = message["parent_header"].get("msg_id", "")
+        parents[parent] = parents.get(parent, "") + message["content"].get("text", "")
+        if parent == second and message["content"].get("execution_state") == "idle":
+            break
+    kernel.reply(second)
+    assert "theirs" in parents[second]
+    assert len(re.findall("late", parents.get(first, "") + parents[second])) >= 5
+    assert set(parents) <= {first, second}
+
+
+def test_c086_a_lot_of_output_blocks_nobody(notebook: Notebook) -> None:
+    cell = """
+        @distributed(gpus=2)
+        def f():
+            import sys
+            sys.stdout.write("y" * 5_000_000); sys.stderr.write("z" * 5_000_000)
+            os.write(1, os.urandom(200_000))
+            print("end", flush=True); return "ok"
+        assert f.distributed() == ["ok", "ok"]
+        """
+    assert notebook.run(cell).status == "ok"
+    notebook.ok(
+        """
+        import threading, ctypes
+        out = []
+        th = threading.Thread(target=lambda: out.append(f.distributed())); th.start()
+        ctypes.PyDLL(None).sleep(2); th.join()
+        assert out == [["ok", "ok"]]
+        """
+    )
