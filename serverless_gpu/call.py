@@ -19,10 +19,6 @@ from .tracking import client as tracking
 
 #: Seconds others get to end by themselves after a failure, and user code to clean up after a Stop.
 GRACE = 5.0
-#: Seconds that a call whose work is done waits for its run to exist; a new store takes 1.5 s once.
-LINK_LIMIT = 10.0
-#: The same once the store has shown to be slow.
-SLOW_LINK_LIMIT = 0.5
 #: Arguments of this size make the status line say what was sent.
 LARGE_ARGUMENT = 64 << 20
 DEFAULT_TIMEOUT = 3 * 60 * 60.0
@@ -120,21 +116,11 @@ def _run(
         ended = outcome.collect(
             owner, ticket, group.world, options.timeout, stops.count > 0, began_ns
         )
-        if handle is not None and track == "always":
-            _await_link(owner, handle)
         _finish_tracking(handle, ended)
         line.finish(*outcome.final_words(ended))
+        if track == "always" and line.lacks_link():
+            out.links.add(line)
     return ended
-
-
-def _await_link(owner: pool.Pool, handle: tracking.RunHandle) -> None:
-    """The line of a call that was quicker than the store still ends with the link of its run."""
-    limit = time.monotonic() + (SLOW_LINK_LIMIT if owner.slow_store else LINK_LIMIT)
-    while handle.info() is None and handle.error is None:
-        if time.monotonic() >= limit:
-            owner.slow_store = True
-            return
-        handle.wait(limit - time.monotonic())
 
 
 def _check_folder() -> None:

@@ -45,6 +45,7 @@ class DistributedFunction(Generic[P, R]):
         self._mlflow = mlflow
         self._env = dict(env)
         self._name = name
+        self._text: str | None = None  # of the function, once it was read
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -67,6 +68,15 @@ class DistributedFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<distributed function {getattr(self, '__qualname__', self._function)}>"
+
+    def _source(self) -> str:
+        """The function's text; "" if it is not known. Read once: it costs up to a millisecond."""
+        if self._text is None:
+            try:
+                self._text = textwrap.dedent(inspect.getsource(self._function))
+            except (OSError, TypeError):
+                self._text = ""
+        return self._text
 
     def distributed(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
         """Runs the function on every rank and returns their values, in rank order.
@@ -98,7 +108,7 @@ class DistributedFunction(Generic[P, R]):
             name=self._name,
             env=self._env,
             title=name,
-            source=functools.partial(_source, self._function),
+            source=self._source,
         )
         payload = serialize.dump((self._function, args, kwargs), what=name)
         if self._session:
@@ -144,13 +154,6 @@ def _check_arguments(
 def here_default() -> int:
     """Ranks that are kept warm."""
     return accelerator.detect().default_ranks
-
-
-def _source(function: Callable[..., Any]) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return ""
 
 
 @overload

@@ -20,12 +20,22 @@ def start(shell: Any) -> None:
     # Not the user's own variable: %whos and --push do not list it.
     shell.user_ns_hidden.setdefault("distributed", distributed)
     Magics(shell)
+    shell.events.register("post_run_cell", _await_links)
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
         owner = pool.get()
         owner.store_file()
         if mode(None, os.environ) != "off":
             owner.start_tracker()
         owner.core.set_spares(here_default())
+
+
+def _await_links(_: Any) -> None:
+    """A cell ends with the links of its runs."""
+    from . import pool
+
+    owner = pool.running()
+    if owner is not None:
+        owner.output.links.wait()
 
 
 def on_shutdown(restart: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from . import _core
 from .errors import format_ranks
 from .hosts import Host
+from .links import LOOK, LateLinks
 
 #: Milliseconds that the pump sleeps at most before it looks whether its pool is still sound.
 _LOOK = 1000
@@ -53,6 +54,7 @@ class Output:
         self._sinks: dict[int, Sink] = {}
         console = os.environ.get("SERVERLESS_GPU_CONSOLE", os.environ.get("CI", ""))
         self._console = _console_fd() if console not in ("", "0", "false") else -1
+        self.links = LateLinks()
         self._closing = os.eventfd(0, os.EFD_CLOEXEC)
         # Not a cell's thread: what it publishes has its own parent.
         self._thread = threading.Thread(
@@ -106,7 +108,9 @@ class Output:
         ready.register(self._core.output_fd, select.POLLIN)
         ready.register(self._closing, select.POLLIN)
         while not self._core.broken:
-            fds = [fd for fd, _ in ready.poll(_LOOK)]
+            pause = LOOK if self.links.missing() else _LOOK
+            fds = [fd for fd, _ in ready.poll(pause * 1000)]
+            self.links.look()
             if self._core.output_fd in fds:
                 self.drain()
             if self._closing in fds:

@@ -55,8 +55,6 @@ class Pool:
         self._tracker_service: tuple[int, str] | None = None
         self._tracker: Tracker | None = None
         self._started = 0
-        #: A call has waited in vain for its run to be made.
-        self.slow_store = False
         self.ready = self.core.fork_server_ready()
 
     @property

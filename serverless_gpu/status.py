@@ -44,6 +44,7 @@ class Status:
         self._id = f"serverless-gpu-{os.getpid()}-{next(_numbers)}"
         self._started = time.monotonic()
         self._shown: dict[str, Any] | None = None
+        self._final: list[str] = []
         self._ready_after: float | None = 0.0 if self.warm else None
 
     def show(
@@ -66,7 +67,22 @@ class Status:
             parts.insert(1, self._who())
         if self._ready_after:
             parts.append(f"cold {duration(self._ready_after)}")
-        self._publish([*parts, *self._notes()], [])
+        self._final = [*parts, *self._notes()]
+        self._publish(self._final, [])
+
+    def lacks_link(self) -> bool:
+        """Whether the call was quicker than the store, so that its run is not known yet."""
+        run = self.run
+        return run is not None and self.host.rich and run.info() is None and run.error is None
+
+    def await_news(self, limit_s: float) -> None:
+        """Blocks until there may be news of the run, `limit_s` seconds at most."""
+        if self.run is not None:
+            self.run.wait(limit_s)
+
+    def show_link(self) -> None:
+        """The final form again, with the run that is known by now."""
+        self._publish(self._final, [])
 
     def _who(self) -> str:
         return f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'} · {self.device}"

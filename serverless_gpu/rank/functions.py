@@ -12,6 +12,19 @@ from . import display
 _installed = False
 
 
+def _lend_session_names(function: Any) -> None:
+    """Lets a function of the notebook see what cells have left in the session: the model that a
+    `%%distributed` cell loaded is there. What the function brought along wins."""
+    from . import cells
+
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    names = getattr(plain, "__globals__", None)
+    if names is None or getattr(plain, "__module__", None) != "__main__":
+        return
+    for name, value in cells.shell().user_ns.items():
+        names.setdefault(name, value)
+
+
 def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     """The function's value. `sys.exit()` and `sys.exit(0)` give None; coroutines are run."""
     global _installed
@@ -19,6 +32,8 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
         display.install_without_shell()
         _installed = True
     function, args, kwargs = serialize.load(frames, fd)
+    if context["session"]:
+        _lend_session_names(function)
     try:
         value = function(*args, **kwargs)
         if inspect.iscoroutine(value):

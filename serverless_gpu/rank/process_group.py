@@ -49,13 +49,20 @@ class _State:
 _state = _State()
 
 
+#: By file; one that is written does not change.
+_ports: dict[str, int] = {}
+
+
 def store_address(store_file: str) -> tuple[str, int]:
     """Host and port of the pool's store; waits for it. TimeoutError after STORE_LIMIT seconds."""
+    if store_file in _ports:
+        return STORE_HOST, _ports[store_file]
     limit = time.monotonic() + STORE_LIMIT
     while time.monotonic() < limit:
         try:
             with open(store_file) as f:
-                return STORE_HOST, int(json.load(f)["port"])
+                _ports[store_file] = int(json.load(f)["port"])
+                return STORE_HOST, _ports[store_file]
         except (FileNotFoundError, json.JSONDecodeError):
             time.sleep(0.002)
     raise TimeoutError(f"the rendezvous process did not come up within {STORE_LIMIT:.0f} s")
