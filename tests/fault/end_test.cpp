@@ -168,7 +168,7 @@ TEST_F(End, ANotebookThatWasStoppedStillLearnsOfADeath) {
     ASSERT_EQ(owner.ranks().size(), 1U);
     const Watch rank({owner.ranks()[0]});
     ::kill(owner.pid(), SIGSTOP);
-    std::ofstream(go) << "x";
+    const UniqueFd opened(::open(go.c_str(), O_WRONLY | O_CLOEXEC));
     EXPECT_TRUE(rank.all_gone());
     ::kill(owner.pid(), SIGCONT);
     EXPECT_EQ(owner.finish(), "exit 9");

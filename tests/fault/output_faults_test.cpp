@@ -1,5 +1,6 @@
 // output_faults_test.cpp: what ranks write, in what order, and ranks that leave others with the
 // pipes.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -111,7 +112,7 @@ TEST_F(OutputFaults, LateLinesGoToTheCallOfTheirRank) {
     const auto first = begin(children, "late-line:" + (folder_ / "go"));
     finish(first);
     EXPECT_EQ(text(), "");
-    std::ofstream(folder_ / "go") << "x";
+    const UniqueFd go(::open((folder_ / "go").c_str(), O_WRONLY | O_CLOEXEC));
     ASSERT_TRUE(readable(pool_->output_fd()));
     const auto late = events();
     ASSERT_FALSE(late.empty());

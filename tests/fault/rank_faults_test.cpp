@@ -166,9 +166,10 @@ TEST_F(RankFaults, StopEndsEveryRankInItsWay) {
 
 TEST_F(RankFaults, TheDeadlineTakesTheStacksOfThoseThatStillRun) {
     start();
+    (void)call(3, "ok");
     CallLimits limits = short_limits();
-    limits.timeout = 100ms;
-    const auto ticket = begin(pool_->take(3), "ok|obey|never", limits);
+    limits.timeout = 1s;
+    const auto ticket = begin(last_, "ok|obey|never", limits);
     const auto outcomes = finish(ticket);
     EXPECT_EQ(last_cause_, EndCause::deadline);
     EXPECT_EQ(outcomes[0].state, RankState::returned);
