@@ -1,0 +1,71 @@
+"""Each example runs as a user would run it in CI, and shows what it promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.ipynb"))
+pytestmark = pytest.mark.timeout(420)
+
+
+def execute(notebook: Path, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute"]
+    command += ["--ExecutePreprocessor.timeout=300", "--output-dir", str(folder), str(notebook)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    executed: dict[str, Any] = json.loads((folder / notebook.name).read_text())
+    return executed
+
+
+def outputs(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [o for c in notebook["cells"] if c["cell_type"] == "code" for o in c["outputs"]]
+
+
+def text_of(output: dict[str, Any]) -> str:
+    text = output.get("text") or output.get("data", {}).get("text/plain", "")
+    return re.sub(r"\x1b\[[\d;]*m", "", "".join(text))
+
+
+@pytest.mark.parametrize("notebook", EXAMPLES, ids=lambda path: path.stem)
+def test_every_call_of_an_example_ends_with_its_status_and_its_run(
+    notebook: Path, tmp_path: Path
+) -> None:
+    executed = execute(notebook, tmp_path)
+    status = [t for o in outputs(executed) if (t := text_of(o))[:1] in tuple("✓✗■●")]
+    assert status, "no call of the example has a status line"
+    assert all(t[0] in "✓✗" for t in status), status
+    assert all("MLflow run" in t for t in status), status
+    failed = [c for c in executed["cells"] if "raises-exception" in c["metadata"].get("tags", [])]
+    assert sum(t[0] == "✗" for t in status) == len(failed)
+    errors = [o for o in outputs(executed) if o["output_type"] == "error"]
+    assert len(errors) == len(failed)
+
+
+def test_first_steps_shows_ranks_results_and_the_error_of_the_rank_that_failed(
+    tmp_path: Path,
+) -> None:
+    executed = execute(EXAMPLES[0], tmp_path)
+    shown = [text_of(o) for o in outputs(executed)]
+    assert "[0, 1, 4, 9, 16, 25, 36, 49]" in shown
+    assert "[0, 10, 20, 30, 40, 50, 60, 70]" in shown
+    assert "[0-7] 224.0" in shown  # state of the session after the failure, all ranks alike
+    assert sum("hello from every rank" in text for text in shown) >= 1
+    error = next(o for o in outputs(executed) if o["output_type"] == "error")
+    traceback = "\n".join(error["traceback"])
+    assert "a bad batch on rank 3" in error["evalue"]
+    assert 'raise ValueError("a bad batch on rank 3")' in re.sub(r"\x1b\[[\d;]*m", "", traceback)
+    assert "serverless_gpu/" not in traceback
+
+
+def test_examples_are_saved_without_outputs() -> None:
+    for path in EXAMPLES:
+        notebook = json.loads(path.read_text())
+        assert outputs(notebook) == [], f"{path.name}: clear its outputs before saving"
+        assert notebook["metadata"]["kernelspec"]["name"] == "serverless-gpu"
