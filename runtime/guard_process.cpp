@@ -14,6 +14,7 @@ constexpr int kAboveTheTargets = 10;  // a number that dup2 in the child does no
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
     std::vector<char*> list;
+    list.reserve(words.size() + 1);
     for (auto& word : words) list.push_back(word.data());
     list.push_back(nullptr);
     return list;

@@ -18,7 +18,7 @@
 namespace sgpu {
 
 // The longest packet, in bytes. What is longer travels in a shared buffer.
-inline constexpr std::size_t kMaxPacket = 192 * 1024;
+inline constexpr std::size_t kMaxPacket = std::size_t{192} * 1024;
 
 // The most descriptors in one packet; Linux allows 253.
 inline constexpr std::size_t kMaxPacketFds = 240;

@@ -90,8 +90,8 @@ Result<SharedBuffer> share(std::span<const BufferParts> buffers, int threads) {
         return os_error("reserve " + std::to_string(shared.size) + " bytes of shared memory");
     errno = write_all(shared.fd.get(), chunks, threads);
     if (errno != 0) return os_error("write " + std::to_string(shared.size) + " shared bytes");
-    constexpr int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    if (::fcntl(shared.fd.get(), F_ADD_SEALS, seals) != 0) return os_error("seal shared memory");
+    constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    if (::fcntl(shared.fd.get(), F_ADD_SEALS, kSeals) != 0) return os_error("seal shared memory");
     return shared;
 }
 
