@@ -70,6 +70,7 @@ def check(gpus: int | None, gpu_type: str | GPUType | None) -> tuple[int, Accele
     Raises TypeError or ValueError for a number that cannot be, AcceleratorMismatchError for a type
     that is not attached. Nothing has been started then.
     """
+    __tracebackhide__ = True
     here = detect()
     on_purpose = os.environ.get("SERVERLESS_GPU_ACCELERATOR", "").strip().lower() == "cpu"
     if gpu_type is not None and not on_purpose:

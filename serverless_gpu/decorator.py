@@ -94,6 +94,7 @@ class DistributedFunction(Generic[P, R]):
             NestedCallError: called in a rank.
             KeyboardInterrupt: the user pressed Stop.
         """
+        __tracebackhide__ = True  # what IPython shows begins and ends in the user's code
         name = getattr(self._function, "__name__", "function")
         if in_rank():
             raise NestedCallError(
@@ -209,6 +210,7 @@ def distributed(
         TypeError: an unknown argument, a function that is none, a value of the wrong type.
         ValueError: a value out of its range.
     """
+    __tracebackhide__ = True
     if unknown:
         raise TypeError(
             f"distributed() does not know {', '.join(sorted(unknown))}; it knows {_KNOWN}"
