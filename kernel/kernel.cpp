@@ -29,6 +29,18 @@ std::unique_ptr<xeus::xserver> take_server(xeus::xcontext& context, const xeus::
     return static_cast<ServerContext&>(context).take();
 }
 
+// The flag is true while this lives.
+class Raised {
+public:
+    explicit Raised(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+    ~Raised() { flag_ = false; }
+    Raised(const Raised&) = delete;
+    Raised& operator=(const Raised&) = delete;
+
+private:
+    std::atomic<bool>& flag_;
+};
+
 std::string new_session() {
     const auto guid = xeus::new_xguid();
     return {guid.begin(), guid.end()};
@@ -42,7 +54,8 @@ std::string start_of_process() {
 
 }  // namespace
 
-Kernel::Kernel(const std::string& connection_file, std::string version, std::string python_version)
+Kernel::Kernel(const std::string& connection_file, const std::string& version,
+               const std::string& python_version)
     : session_(start_of_process()),
       info_(kernel_info(version, python_version)),
       file_(ConnectionFile::load(connection_file)),
@@ -122,11 +135,7 @@ void Kernel::interrupt() {
 
 py::object Kernel::call_interruptible(const py::function& function) {
     const SignalWindow window;
-    struct Running {
-        std::atomic<bool>& flag;
-        explicit Running(std::atomic<bool>& running) : flag(running) { flag = true; }
-        ~Running() { flag = false; }
-    } const running(in_cell_);
+    const Raised running(in_cell_);
     // Asked to end before the window was open: the cell must not begin.
     if (gate_.requested()) ::pthread_kill(main_, SIGINT);
     return function();

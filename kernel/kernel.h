@@ -31,7 +31,8 @@ public:
     // REQUIRES: the main thread, the GIL (only here), and that no other thread has been started
     // that could take SIGINT.
     // Errors: throws std::exception if the file or a port cannot be used.
-    Kernel(const std::string& connection_file, std::string version, std::string python_version);
+    Kernel(const std::string& connection_file, const std::string& version,
+           const std::string& python_version);
 
     // Handles requests until the process is to end. True if that is a restart.
     bool run(pybind11::object front);

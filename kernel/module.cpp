@@ -94,8 +94,8 @@ PYBIND11_MODULE(_kernel, module) {
     }));
     using no_gil = py::call_guard<py::gil_scoped_release>;
     py::class_<Kernel>(module, "Kernel")
-        .def(py::init<const std::string&, std::string, std::string>(), py::arg("connection_file"),
-             py::arg("version"), py::arg("python_version"))
+        .def(py::init<const std::string&, const std::string&, const std::string&>(),
+             py::arg("connection_file"), py::arg("version"), py::arg("python_version"))
         .def("run", &Kernel::run, py::arg("front"))
         .def("set_ready", &Kernel::set_ready)
         .def("wait", &wait_for, py::arg("timeout"), py::arg("other_fd"))

@@ -35,7 +35,7 @@ class Output {
 public:
     using Publish = std::function<void(Stream, std::string text, const nlohmann::json& parent)>;
     static constexpr std::chrono::milliseconds kDelay{50};
-    static constexpr std::size_t kEnough = 64 * 1024;
+    static constexpr std::size_t kEnough = std::size_t{64} * 1024;
 
     // Redirects descriptors 1 and 2 to pipes. `publish` is called from any thread.
     // Errors: throws std::system_error if the system has no pipe for us.
