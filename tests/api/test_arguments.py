@@ -58,7 +58,7 @@ def test_large_arrays_are_shared_until_they_are_written() -> None:
 def own_kilobytes() -> int:
     with open("/proc/self/smaps_rollup") as f:
         lines = f.read().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous"))
 
 
 own_kilobytes.__module__ = "__main__"

@@ -229,7 +229,7 @@ def test_a_timeout_shows_every_stack_and_is_a_timeout_error() -> None:
         "the call did not end within 2.5 s",
         "rank 0 waits for rank 1",
     ]
-    assert "rank 1 was here:\nFile b" in str(error)
+    assert "[1] File b" in str(error)
     assert (error.seconds, error.stacks[1]) == (2.5, "File b")
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Ready
 from rank_code import rank_number
 
 from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, distributed
 from serverless_gpu.errors import format_ranks
+from tests.support.stopping import Ready
 
 pytestmark = pytest.mark.usefixtures("quick_grace")
 

@@ -122,5 +122,5 @@ def test_a_timeout_shows_the_stacks_and_not_what_one_rank_raised(
     shell.user_ns["late"] = build_timeout(5, {0: "File a", 1: "File b"}, failure, {})
     text = shown(shell, capsys, "raise late")
     assert "DistributedTimeoutError: the call did not end within 5 s" in text
-    assert "rank 1 was here:\nFile b" in text
+    assert "[1] File b" in text
     assert "unrelated" not in text

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Stopper
 
 from serverless_gpu import distributed
+from tests.support.stopping import Stopper
 
 pytestmark = pytest.mark.usefixtures("quick_grace")
 

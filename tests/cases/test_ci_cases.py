@@ -14,8 +14,7 @@ import nbformat
 import pytest
 
 from tests.support import scripts
-
-from .conftest import PREAMBLE, plain
+from tests.support.notebook import PREAMBLE, plain
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .conftest import Notebook
+from tests.support.notebook import Notebook
 
 
 def test_c001_one_rank_raises_while_another_waits(notebook: Notebook) -> None:

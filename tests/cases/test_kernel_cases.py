@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.support import kernel_client
-
-from .conftest import Notebook, plain
+from tests.support.notebook import Notebook, plain
 
 
 def test_c055_input_in_the_notebook_waits_and_stop_ends_it(notebook: Notebook) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Notebook, plain
+from tests.support.notebook import Notebook, plain
 
 
 def final_text(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conftest import Notebook
+from tests.support.notebook import Notebook
 
 
 def test_c005_functions_and_classes_of_cells(notebook: Notebook) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Notebook
+from tests.support.notebook import Notebook
 
 
 def test_c017_an_edited_module_is_never_stale(notebook: Notebook) -> None:
