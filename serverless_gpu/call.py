@@ -224,6 +224,7 @@ def _watch(
     """Waits for the end of the call and updates its line."""
     watch = quiet.QuietWatch(owner.core, group.members)
     while not ticket.wait(status.INTERVAL):
+        owner.store_file()  # one that has died is replaced: ranks may be waiting for it
         view = ticket.view()
         line.show(view, ready=owner.fork_server_up(), quiet=watch.look(view, sink.last_output))
 

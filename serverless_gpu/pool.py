@@ -54,7 +54,7 @@ class Pool:
         self._store: tuple[int, str] | None = None
         self._tracker_service: tuple[int, str] | None = None
         self._tracker: Tracker | None = None
-        self._started = 0
+        self._trackers = 0
         self.ready = self.core.fork_server_ready()
 
     @property
@@ -66,37 +66,45 @@ class Pool:
         return bool(self.ready.answers().get(0))
 
     def _service(
-        self, old: tuple[int, str] | None, entry: str, name: str, linger: float, **config: object
+        self,
+        old: tuple[int, str] | None,
+        entry: str,
+        path: Path,
+        linger: float,
+        config: dict[str, object],
     ) -> tuple[int, str]:
         """The running service, or a new one in its place if it has died: child and path."""
         if old is not None and old[0] not in self.core.dead_children():
             return old
-        self._started += 1
-        path = str(self.folder / f"{name}-{self._started}")
-        settings = {name: path, **config}
-        child, _ = self.core.start_service(entry, json.dumps(settings), linger)
-        return child, path
+        child, _ = self.core.start_service(entry, json.dumps(config), linger)
+        return child, str(path)
 
     def store_file(self) -> str:
-        """The file in which ranks find the rendezvous' port; starts its process if need be."""
+        """The file in which ranks find the rendezvous' port; starts its process if need be.
+
+        One that has died is replaced, under the same name: ranks that wait for it find the new one.
+        """
         with self._lock:
-            self._store = self._service(
-                self._store, "serverless_gpu.rank.rendezvous:main", "store_file", 0
-            )
+            path = self.folder / "store"
+            entry = "serverless_gpu.rank.rendezvous:main"
+            self._store = self._service(self._store, entry, path, 0, {"store_file": str(path)})
             return self._store[1]
 
     def _tracker_socket(self) -> str:
         with self._lock:
-            self._tracker_service = self._service(
-                self._tracker_service,
-                "serverless_gpu.tracking.tracker:main",
-                "socket",
-                TRACKER_LINGER,
-                notebook_pid=os.getpid(),
-                cwd=os.getcwd(),
-                env={},
-                outlives_guard=True,
-            )
+            old = self._tracker_service
+            if old is None or old[0] in self.core.dead_children():
+                self._trackers += 1
+            path = self.folder / f"tracker-{self._trackers}"
+            config: dict[str, object] = {
+                "socket": str(path),
+                "notebook_pid": os.getpid(),
+                "cwd": os.getcwd(),
+                "env": {},
+                "outlives_guard": True,
+            }
+            entry = "serverless_gpu.tracking.tracker:main"
+            self._tracker_service = self._service(old, entry, path, TRACKER_LINGER, config)
             return self._tracker_service[1]
 
     def start_tracker(self) -> None:

@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 #: Loopback addresses with this prefix belong to the store and to gloo's sockets.
@@ -29,6 +30,9 @@ STORE_HOST = NET + "0.1"
 
 #: What a rank waits for the store's process to come up, in seconds.
 STORE_LIMIT = 60.0
+#: One attempt to connect; what has died is refused until it is replaced.
+_CONNECT_LIMIT = timedelta(seconds=2)
+_DEFAULT_TIMEOUT = timedelta(minutes=30)  # torch's own, for waits in the store
 _LOADER_HURRY = 0.1
 _LOADER_CALM = 5.0  # torch's own value
 
@@ -49,20 +53,25 @@ class _State:
 _state = _State()
 
 
-#: By file; one that is written does not change.
-_ports: dict[str, int] = {}
+#: Of the store file that was read last: what names its content, and the port in it.
+_known: tuple[tuple[int, int], int] | None = None
 
 
 def store_address(store_file: str) -> tuple[str, int]:
-    """Host and port of the pool's store; waits for it. TimeoutError after STORE_LIMIT seconds."""
-    if store_file in _ports:
-        return STORE_HOST, _ports[store_file]
+    """Host and port of the pool's store; waits for it. TimeoutError after STORE_LIMIT seconds.
+
+    A store that has died is replaced by one on another port, which the file then has.
+    """
+    global _known
     limit = time.monotonic() + STORE_LIMIT
     while time.monotonic() < limit:
         try:
-            with open(store_file) as f:
-                _ports[store_file] = int(json.load(f)["port"])
-                return STORE_HOST, _ports[store_file]
+            found = os.stat(store_file)
+            name = (found.st_ino, found.st_mtime_ns)
+            if _known is None or _known[0] != name:
+                with open(store_file) as f:
+                    _known = (name, int(json.load(f)["port"]))
+            return STORE_HOST, _known[1]
         except (FileNotFoundError, json.JSONDecodeError):
             time.sleep(0.002)
     raise TimeoutError(f"the rendezvous process did not come up within {STORE_LIMIT:.0f} s")
@@ -97,13 +106,30 @@ def _session_key() -> str:
 
 
 def _client() -> Any:
-    """One client for the life of the rank: each new one costs a reverse look-up."""
-    dist: Any = importlib.import_module("torch.distributed")
+    """The client of the pool's store: one for the life of the rank, since each new one costs a
+    reverse look-up. Waits for a store that is being replaced.
 
-    host, port = store_address(_state.store_file)
-    if port not in _state.clients:
-        _state.clients[port] = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
-    return _state.clients[port]
+    Raises TimeoutError after STORE_LIMIT seconds.
+    """
+    dist: Any = importlib.import_module("torch.distributed")
+    limit = time.monotonic() + STORE_LIMIT
+    while True:
+        host, port = store_address(_state.store_file)
+        if port in _state.clients:
+            return _state.clients[port]
+        try:
+            client = dist.TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT_LIMIT
+            )
+        except (dist.DistError, RuntimeError) as error:
+            if time.monotonic() > limit:
+                raise TimeoutError(
+                    f"the rendezvous process did not answer within {STORE_LIMIT:.0f} s"
+                ) from error
+            continue
+        client.set_timeout(_DEFAULT_TIMEOUT)
+        _state.clients[port] = client
+        return client
 
 
 def _lost_backend() -> Any:

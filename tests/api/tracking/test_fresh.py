@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _schema(path: Path) -> set[tuple[object, ...]]:
-    """Tables with their columns, and indexes. (MLflow's migrations name constraints in any order.)"""
+    """Tables with their columns, and indexes; the order of constraints is MLflow's chance."""
     found: set[tuple[object, ...]] = set()
     with sqlite3.connect(path) as db:
         for kind, name in list(db.execute("select type, name from sqlite_master")):
