@@ -14,7 +14,8 @@ void throw_os_error(int number, const char* message) {
 }
 
 PYBIND11_MODULE(_core, m) {
-    m.doc() = "The C++ core: the pool of rank processes, a rank's agent, buffers, and the magics' text.";
+    m.doc() =
+        "The C++ core: the pool of rank processes, a rank's agent, buffers, and the magics' text.";
     bind_buffers(m);
     bind_pool(m);
     bind_rank(m);

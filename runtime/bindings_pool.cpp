@@ -2,8 +2,8 @@
 #include <pybind11/stl.h>
 
 #include "runtime/bindings.h"
-#include "runtime/rank_pool.h"
 #include "runtime/bindings_wait.h"
+#include "runtime/rank_pool.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -35,8 +35,7 @@ const char* name_of(EndCause cause) {
 }
 
 const char* name_of(Pressure pressure) {
-    constexpr const char* kNames[] = {"none",   "asked",  "cut_if_stuck",
-                                      "cut",    "killed", "given_up"};
+    constexpr const char* kNames[] = {"none", "asked", "cut_if_stuck", "cut", "killed", "given_up"};
     return kNames[static_cast<std::size_t>(pressure)];
 }
 
@@ -101,7 +100,8 @@ py::dict view(const CallTicket& ticket) {
     py::list states;
     for (const RankState s : v.states) states.append(name_of(s));
     py::list live;
-    for (const LiveLine& line : v.live) live.append(py::make_tuple(line.ranks.to_string(), line.text));
+    for (const LiveLine& line : v.live)
+        live.append(py::make_tuple(line.ranks.to_string(), line.text));
     return py::dict("states"_a = states, "live"_a = live, "cause"_a = name_of(v.cause),
                     "pressure"_a = name_of(v.pressure), "stacks"_a = v.stacks);
 }
@@ -113,7 +113,8 @@ py::list take_output(RankPool& pool) {
     }();
     py::list list;
     for (OutputEvent& e : events)
-        list.append(py::make_tuple(e.call, e.rank, e.type, py::bytes(e.content), e.buffer.release()));
+        list.append(
+            py::make_tuple(e.call, e.rank, e.type, py::bytes(e.content), e.buffer.release()));
     return list;
 }
 
@@ -121,21 +122,23 @@ void bind_tickets(py::module_& m) {
     py::class_<CallTicket, std::shared_ptr<CallTicket>>(m, "CallTicket")
         .def_property_readonly("id", &CallTicket::id)
         .def_property_readonly("done", &CallTicket::done)
-        .def("wait",
-             [](const CallTicket& t, std::optional<double> seconds) {
-                 return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
-             },
-             "seconds"_a = py::none(),
-             "True once all ranks have ended, False after `seconds`. KeyboardInterrupt leaves the "
-             "call running.")
+        .def(
+            "wait",
+            [](const CallTicket& t, std::optional<double> seconds) {
+                return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+            },
+            "seconds"_a = py::none(),
+            "True once all ranks have ended, False after `seconds`. KeyboardInterrupt leaves the "
+            "call running.")
         .def("outcomes", &outcomes, "Per rank how it ended, once; descriptors are the caller's.")
         .def("view", &view, "The call as it stands: states, progress lines, pressure, stacks.");
     py::class_<QueryTicket, std::shared_ptr<QueryTicket>>(m, "QueryTicket")
-        .def("wait",
-             [](const QueryTicket& t, std::optional<double> seconds) {
-                 return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
-             },
-             "seconds"_a = py::none())
+        .def(
+            "wait",
+            [](const QueryTicket& t, std::optional<double> seconds) {
+                return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+            },
+            "seconds"_a = py::none())
         .def("answers", &QueryTicket::answers, "Child to its answer; None if it ended before.");
 }
 
@@ -165,11 +168,12 @@ void bind_pool(py::module_& m) {
              "timeout"_a, "grace"_a, "output"_a, "output_ranks"_a, "colour"_a,
              "Starts a call; takes `fd` over. `timeout` and `grace` in seconds.")
         .def("stop", &RankPool::stop, unlocked)
-        .def("start_service",
-             [](RankPool& p, const std::string& entry, const std::string& config, double linger) {
-                 return p.start_service(entry, config, to_ms(linger).value());
-             },
-             unlocked)
+        .def(
+            "start_service",
+            [](RankPool& p, const std::string& entry, const std::string& config, double linger) {
+                return p.start_service(entry, config, to_ms(linger).value());
+            },
+            unlocked)
         .def("stacks", &RankPool::stacks, unlocked)
         .def("fork_server_ready", &RankPool::fork_server_ready, unlocked)
         .def("take_output", &take_output,

@@ -5,8 +5,8 @@
 #include <sys/syscall.h>
 
 #include "runtime/bindings.h"
-#include "runtime/rank_agent.h"
 #include "runtime/bindings_wait.h"
+#include "runtime/rank_agent.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -87,9 +87,12 @@ void bind_rank(py::module_& m) {
         .def("see_interrupt", &RankAgent::see_interrupt)
         .def_property_readonly("busy", &RankAgent::busy)
         .def_property_readonly("cut_fd", &RankAgent::cut_fd)
-        .def("mark_message", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::message); }, unlocked)
-        .def("mark_switch", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::stream_switch); },
-             unlocked)
+        .def(
+            "mark_message", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::message); },
+            unlocked)
+        .def(
+            "mark_switch", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::stream_switch); },
+            unlocked)
         .def("done", &send_done, "call"_a, "ok"_a, "frames"_a, "fd"_a, "mark"_a, "raised_ns"_a)
         .def("display", &send_display, "call"_a, "mark"_a, "type"_a, "content"_a, "fd"_a);
 }

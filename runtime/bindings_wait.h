@@ -1,5 +1,5 @@
-// bindings_wait.h: waits in Python's main thread for a descriptor or a signal, without a lost wake-up.
-// Included by bindings only.
+// bindings_wait.h: waits in Python's main thread for a descriptor or a signal, without a lost
+// wake-up. Included by bindings only.
 #pragma once
 
 #include <poll.h>
@@ -16,7 +16,8 @@ namespace sgpu {
 // Throws error_already_set if a Python signal handler raised, KeyboardInterrupt by default.
 // REQUIRES: the GIL is held.
 inline bool wait_readable_or_signal(int fd, std::optional<std::chrono::milliseconds> limit) {
-    const auto end = std::chrono::steady_clock::now() + limit.value_or(std::chrono::milliseconds{0});
+    const auto end =
+        std::chrono::steady_clock::now() + limit.value_or(std::chrono::milliseconds{0});
     for (;;) {
         // Signals stay blocked from the check until ppoll lets them in: one that comes in between
         // is delivered inside ppoll and ends it.
@@ -36,8 +37,9 @@ inline bool wait_readable_or_signal(int fd, std::optional<std::chrono::milliseco
             if (limit) {
                 using std::chrono::nanoseconds;
                 const auto ns = std::max<std::int64_t>(
-                    0, std::chrono::duration_cast<nanoseconds>(
-                           end - std::chrono::steady_clock::now()).count());
+                    0,
+                    std::chrono::duration_cast<nanoseconds>(end - std::chrono::steady_clock::now())
+                        .count());
                 left = {ns / 1'000'000'000, ns % 1'000'000'000};
             }
             ready = ::ppoll(&item, 1, limit ? &left : nullptr, &before);

@@ -55,7 +55,8 @@ void poke(const sockaddr_storage& listener, socklen_t length, int world) {
     for (int rank = 0; rank < world; ++rank) {
         const UniqueFd socket(::socket(listener.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
         ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectLimit, sizeof kConnectLimit);
-        if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&listener), length) != 0) continue;
+        if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&listener), length) != 0)
+            continue;
         const std::int64_t name = rank;
         (void)::send(socket.get(), &name, sizeof name, MSG_NOSIGNAL);
     }

@@ -10,9 +10,9 @@ namespace sgpu {
 
 struct GuardPacket {
     enum class Kind : std::int32_t {
-        quit,               // pool -> guard: end everything and exit
-        kill_tree,          // pool -> guard: end `pid` and all below it
-        let_linger,         // pool -> guard: at the end, `pid` may live `number` ms longer than the rest
+        quit,        // pool -> guard: end everything and exit
+        kill_tree,   // pool -> guard: end `pid` and all below it
+        let_linger,  // pool -> guard: at the end, `pid` may live `number` ms longer than the rest
         start_fork_server,  // pool -> guard: carries the fork server's end of the control socket
         started,            // guard -> pool: a fork server runs as `pid`
         exited,             // guard -> pool: child `pid` was reaped with wait status `number`

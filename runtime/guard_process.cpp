@@ -65,7 +65,9 @@ Result<std::string> make_private_folder() {
     return last;
 }
 
-std::string pool_mark(const std::string& folder) { return "SERVERLESS_GPU_POOL=" + folder; }
+std::string pool_mark(const std::string& folder) {
+    return "SERVERLESS_GPU_POOL=" + folder;
+}
 
 Result<pid_t> start_guard(const GuardOptions& options, const UniqueFd& link_end) {
     std::vector<std::string> words = {options.program, std::to_string(kLinkFd), options.folder,
@@ -81,8 +83,8 @@ Result<pid_t> start_guard(const GuardOptions& options, const UniqueFd& link_end)
     if (!link) return os_error("descriptor for the guard");
     const SpawnPlan plan(link.get());
     pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, argv[0], &plan.actions, &plan.attributes, argv.data(),
-                                    envp.data());
+    const int error =
+        ::posix_spawn(&pid, argv[0], &plan.actions, &plan.attributes, argv.data(), envp.data());
     if (error) {
         errno = error;
         return os_error("start of " + options.program);

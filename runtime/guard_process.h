@@ -24,9 +24,9 @@ Result<std::string> make_private_folder();
 // What the environment of every process below the guard holds, as NAME=value.
 std::string pool_mark(const std::string& folder);
 
-// Starts the guard with nothing inherited but `link_end` (which stays the caller's), an empty signal
-// mask, default handlers and output to nowhere. The caller reaps it.
-// Errors: Errc::os_failure with posix_spawn's errno.
+// Starts the guard with nothing inherited but `link_end` (which stays the caller's), an empty
+// signal mask, default handlers and output to nowhere. The caller reaps it. Errors:
+// Errc::os_failure with posix_spawn's errno.
 Result<pid_t> start_guard(const GuardOptions& options, const UniqueFd& link_end);
 
 }  // namespace sgpu

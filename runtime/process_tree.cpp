@@ -20,7 +20,7 @@
 namespace sgpu {
 namespace {
 
-constexpr int kFastRounds = 20;     // rounds of 1 ms, in which nearly everything ends
+constexpr int kFastRounds = 20;  // rounds of 1 ms, in which nearly everything ends
 constexpr int kFastRoundMs = 1;
 constexpr int kSlowRoundMs = 10;
 constexpr int kTreeRounds = 100;  // each finds what the one before was too late to stop
@@ -50,7 +50,8 @@ std::optional<Process> read_process(pid_t pid) {
     return p;
 }
 
-// Signals the process only if it is still the one that was scanned: its pid may be another's by now.
+// Signals the process only if it is still the one that was scanned: its pid may be another's by
+// now.
 void signal_scanned(const Process& scanned, int signum) {
     const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, scanned.pid, 0)));
     if (!pidfd) return;

@@ -33,7 +33,8 @@ std::vector<Process> descendants(pid_t root);
 std::vector<Process> own_children();
 
 // Stops `root` and everything below it, so that none can fork away, then kills them all.
-// What had already detached itself from `root` (double fork) is not found: only the subreaper has it.
+// What had already detached itself from `root` (double fork) is not found: only the subreaper has
+// it.
 void kill_tree(pid_t root);
 
 // Kills everything below this process except `spared` and its descendants, in rounds, until nothing

@@ -39,7 +39,7 @@ public:
     RankAgent& operator=(const RankAgent&) = delete;
 
     int request_fd() const { return requests_ready_.fd(); }  // readable when take() has something
-    std::optional<Message> take();  // an Execute or a Quit
+    std::optional<Message> take();                           // an Execute or a Quit
 
     // The message is in the system's hands when it returns. Blocks while the pool is slow to read.
     // False if the pool is gone or the message is too long for a packet.
@@ -83,7 +83,7 @@ private:
 
     std::mutex mutex_;  // guards what follows: held from the check of a call to its interrupt
     std::atomic<CallId> busy_{0};
-    std::atomic<bool> seen_{false};  // user code has got the interrupt
+    std::atomic<bool> seen_{false};             // user code has got the interrupt
     std::atomic<const char*> reason_{nullptr};  // a literal; read by the signal handler
     int world_ = 0;
     std::deque<Message> requests_;

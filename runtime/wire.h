@@ -1,7 +1,8 @@
 // wire.h: the messages between the pool and its ranks.
 //
-// wire.md is the specification; this header is its C++ form. Both change in one commit, with a golden
-// line for each message in tests/wire/. Layers above see only these structs; only wire.cpp knows bytes.
+// wire.md is the specification; this header is its C++ form. Both change in one commit, with a
+// golden line for each message in tests/wire/. Layers above see only these structs; only wire.cpp
+// knows bytes.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct Execute {
 };
 struct Interrupt {
     CallId call = 0;
-    std::string reason;  // "stop", "peer" or "deadline"
+    std::string reason;      // "stop", "peer" or "deadline"
     std::string cut = "no";  // shut the sockets of collectives: "no", "stuck" or "always"
 };
 struct Ping {
