@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+from .. import serialize
 from . import process_group
 
 #: What the notebook had at the last call. A session's rank takes over what has changed since, so
@@ -35,7 +37,7 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
             ) from None
     if context["path"] != _last.get("path"):
         sys.path[:] = context["path"]
-    _forget_folders()
+    _forget_folders(sys.path if first else list(sys.path_importer_cache))
     _last.update(env=context["env"], cwd=context["cwd"], path=context["path"])
     process_group.enter(context["epoch"], rank, world, context["store_file"])
     if first:
@@ -55,11 +57,36 @@ def after_call() -> None:
 def _environment(wanted: dict[str, str], first: bool) -> None:
     known = dict(os.environ) if first else _last["env"]
     for name in known.keys() - wanted.keys():
-        if not name.startswith("SERVERLESS_GPU_POOL"):  # the mark of the pool's processes
+        if not name.startswith(_OURS):
             os.environ.pop(name, None)
     for name, value in wanted.items():
         if known.get(name) != value:
             os.environ[name] = value
+
+
+#: What torchrun sets and is the same in every call on one machine, and what is right there for
+#: NCCL, whose bootstrap need not ask the network cards. The notebook's own values win.
+_SAME_FOR_ALL = {
+    "NODE_RANK": "0",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "ROLE_NAME": "default",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+_OURS = ("SERVERLESS_GPU_POOL", *_SAME_FOR_ALL)
+
+
+def prepare() -> None:
+    """What can be done while the rank is a spare, so that its call finds it done."""
+    os.environ.update(_SAME_FOR_ALL)
+    _seed()
+    # Pickling once has the pages that it writes to copied now.
+    payload = serialize.dump((prepare, (), {}), what="rehearsal")
+    serialize.load(payload.frames, payload.detach())
 
 
 def _rank_variables(context: dict[str, Any], rank: int, world: int) -> dict[str, str]:
@@ -70,22 +97,12 @@ def _rank_variables(context: dict[str, Any], rank: int, world: int) -> dict[str,
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
-        "NODE_RANK": "0",
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
         "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": str(world),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": str(context["epoch"]),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         "OMP_NUM_THREADS": context["env"].get("OMP_NUM_THREADS", str(context["threads"])),
-        # All ranks are on this machine: NCCL's bootstrap need not ask its network cards.
-        "NCCL_SOCKET_IFNAME": context["env"].get("NCCL_SOCKET_IFNAME", "lo"),
         "SERVERLESS_GPU_RANK": str(rank),
     }
 
@@ -99,15 +116,17 @@ def _threads(context: dict[str, Any]) -> None:
         torch.set_num_threads(context["threads"])
 
 
-def _forget_folders() -> None:
+def _forget_folders(folders: Sequence[str]) -> None:
     """Lets imports see files that were made a moment ago, and folders that were not there before.
 
-    Installed packages are left out: their folders tell by their time that they have changed, and
-    forgetting all of them would cost milliseconds in each call.
+    Installed packages are left out: their folders tell by their time that they have changed. A new
+    rank has only `sys.path` to look at; merely touching all that the fork server has imported would
+    copy hundreds of shared pages.
     """
-    for folder, finder in list(sys.path_importer_cache.items()):
+    for folder in folders:
+        finder = sys.path_importer_cache.get(folder)
         if finder is None:
-            del sys.path_importer_cache[folder]
+            sys.path_importer_cache.pop(folder, None)
         elif not folder.startswith(_INSTALLED) and hasattr(finder, "invalidate_caches"):
             finder.invalidate_caches()
 
@@ -115,7 +134,7 @@ def _forget_folders() -> None:
 _INSTALLED = tuple({sys.prefix, sys.base_prefix})
 
 
-def seed() -> None:
+def _seed() -> None:
     """Seeds random, numpy and torch anew: forked children would otherwise all draw the same
     numbers. Done while the rank is a spare: torch takes milliseconds for it."""
     import numpy

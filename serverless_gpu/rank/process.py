@@ -152,7 +152,7 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     streams.agent = agent
     signal.signal(signal.SIGINT, process.on_sigint)
     serialize.install_forking_pickler()
-    environment.seed()
+    environment.prepare()
     return process
 
 
