@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kMark = '\x1e';
 constexpr std::size_t kNumberDigits = 8;
-constexpr std::size_t kReadSize = 64 * 1024;
+constexpr std::size_t kReadSize = 64UL * 1024;
 constexpr int kReadsPerTurn = 4;     // so that a flood on one pipe does not starve the others
 constexpr int kReadsOfTheDead = 64;  // a pipe holds less; a child that writes on must not hold us
 

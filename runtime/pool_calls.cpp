@@ -21,10 +21,10 @@ const char* reason_of(EndCause cause) {
 
 }  // namespace
 
-void PoolThread::begin_call(CallRequest request, std::shared_ptr<CallTicket> ticket) {
+void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket) {
     const auto now = Clock::now();
     const CallId id = ticket->id();
-    const auto [at, made] = calls_.try_emplace(id, std::move(request), std::move(ticket), now);
+    const auto [at, made] = calls_.try_emplace(id, std::move(request), ticket, now);
     RunningCall& call = at->second;
     std::set<int> members;
     for (std::size_t i = 0; i < call.request.members.size(); ++i) {
@@ -63,7 +63,7 @@ RunningCall* PoolThread::call_of(const Child& child) {
     return found == calls_.end() ? nullptr : &found->second;
 }
 
-void PoolThread::text(Child& child, Stream stream, std::string bytes) {
+void PoolThread::text(Child& child, Stream stream, const std::string& bytes) {
     RunningCall* call = call_of(child);
     if (!call) return;
     call->logs[child.index].write(bytes);

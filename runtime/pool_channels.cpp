@@ -103,7 +103,7 @@ void PoolThread::settle(ChildId id, Child& child, Marks marks) {
                 pipe->pieces.pop_front();
                 child.passed = std::max(child.passed, piece.mark);
                 if (piece.mark == 0)
-                    text(child, pipe == &out ? Stream::out : Stream::err, std::move(piece.text));
+                    text(child, pipe == &out ? Stream::out : Stream::err, piece.text);
             }
         }
     } while (pass_mark(child));
@@ -136,7 +136,8 @@ void PoolThread::deliver_first(ChildId id, Child& child) {
     message(id, child, std::move(first));
 }
 
-void PoolThread::stacks(const std::vector<ChildId>& ids, std::shared_ptr<QueryTicket> ticket) {
+void PoolThread::stacks(const std::vector<ChildId>& ids,
+                        const std::shared_ptr<QueryTicket>& ticket) {
     for (const ChildId id : ids) {
         const auto found = children_.find(id);
         if (found == children_.end() || found->second.state != Child::State::alive) {

@@ -1,6 +1,7 @@
 // pool_state.h: what the pool's thread keeps of each process and of each call.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -28,9 +29,9 @@ struct Child {
     std::chrono::milliseconds linger{0};
     pid_t pid = 0;
     UniqueFd socket;
-    OutputPipe pipes[2];
-    std::deque<Message> marked;  // wait for their mark to come through both pipes
-    std::uint32_t passed = 0;    // the highest mark that has come through
+    std::array<OutputPipe, 2> pipes;  // stdout, stderr
+    std::deque<Message> marked;       // wait for their mark to come through both pipes
+    std::uint32_t passed = 0;         // the highest mark that has come through
     std::optional<Clock::time_point>
         held_until;  // since a mark or a message waits for its other half
     struct Unsent {

@@ -27,11 +27,11 @@ public:
     void order(const std::vector<ChildId>& ids);
     void retire(const std::vector<ChildId>& ids);
     void kill(const std::vector<ChildId>& ids);
-    void begin_call(CallRequest request, std::shared_ptr<CallTicket> ticket);
-    void stop(CallId call);
+    void begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket);
+    void stop(CallId id);
     void start_service(ChildId id, std::string entry, std::string config,
                        std::chrono::milliseconds linger, std::shared_ptr<QueryTicket> ticket);
-    void stacks(const std::vector<ChildId>& ids, std::shared_ptr<QueryTicket> ticket);
+    void stacks(const std::vector<ChildId>& ids, const std::shared_ptr<QueryTicket>& ticket);
     void fork_server_ready(std::shared_ptr<QueryTicket> ticket);
 
 private:
@@ -76,7 +76,7 @@ private:
     void deliver_first(ChildId id, Child& child);
 
     // pool_calls.cpp: calls and their output
-    void text(Child& child, Stream stream, std::string bytes);
+    void text(Child& child, Stream stream, const std::string& bytes);
     void message(ChildId id, Child& child, Message message);
     void show(CallId id, RunningCall& call, std::vector<Chunk> chunks);
     void carry_out(RunningCall& call, const std::vector<Order>& orders);

@@ -212,7 +212,7 @@ void RankAgent::begin_dump(std::uint64_t token) {
 
 void RankAgent::end_dump(const char* how) {
     dump_deadline_.reset();
-    std::string text(64 * 1024, '\0');
+    std::string text(64UL * 1024, '\0');
     const ssize_t n = ::pread(options_.dump_fd, text.data(), text.size(), 0);
     text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
     for (const auto token : std::exchange(dumps_, {}))

@@ -65,7 +65,7 @@ public:
 private:
     void serve();
     void handle(Message message);
-    void interrupt(const Interrupt& interrupt);
+    void interrupt(const Interrupt& wanted);
     void begin_dump(std::uint64_t token);
     void end_dump(const char* how);
     void follow_guard();

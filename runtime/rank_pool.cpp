@@ -22,7 +22,7 @@ constexpr int kGuardEndMs = 5000;  // what the guard may take to end everything,
 
 }  // namespace
 
-Result<std::unique_ptr<RankPool>> RankPool::start(PoolOptions options) {
+Result<std::unique_ptr<RankPool>> RankPool::start(const PoolOptions& options) {
     std::unique_ptr<RankPool> pool(new RankPool);
     pool->notebook_ = ::getpid();
     auto folder = make_private_folder();

@@ -60,7 +60,7 @@ class RankPool {
 public:
     // Returns once the guard is started; the fork server comes up behind it.
     // Errors: Errc::os_failure if the folder, a socket or the guard cannot be made.
-    static Result<std::unique_ptr<RankPool>> start(PoolOptions options);
+    static Result<std::unique_ptr<RankPool>> start(const PoolOptions& options);
     ~RankPool();
     RankPool(const RankPool&) = delete;
     RankPool& operator=(const RankPool&) = delete;

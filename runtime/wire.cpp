@@ -98,14 +98,14 @@ std::string encode(const Body& body, const std::vector<std::string>& frames) {
     return out;
 }
 
-Result<Message> decode(std::string_view in) {
-    if (in.size() < kPrefix || in[0] != 'S' || in[1] != 'G') return bad("not one of ours");
-    if (static_cast<std::uint8_t>(in[2]) != kWireVersion) return bad("another version");
-    const auto kind = static_cast<std::uint8_t>(in[3]);
-    in.remove_prefix(kPrefix);
-    const auto lengths = take_lengths(in);
+Result<Message> decode(std::string_view bytes) {
+    if (bytes.size() < kPrefix || bytes[0] != 'S' || bytes[1] != 'G') return bad("not one of ours");
+    if (static_cast<std::uint8_t>(bytes[2]) != kWireVersion) return bad("another version");
+    const auto kind = static_cast<std::uint8_t>(bytes[3]);
+    bytes.remove_prefix(kPrefix);
+    const auto lengths = take_lengths(bytes);
     if (!lengths) return lengths.error();
-    const auto text = in.substr(0, lengths.value()[0]);
+    const auto text = bytes.substr(0, lengths.value()[0]);
     if (too_deep(text)) return bad("its body is nested too deeply");
     const json head = json::parse(text, nullptr, false);
     if (!head.is_object()) return bad("its body is no JSON object");
@@ -115,10 +115,10 @@ Result<Message> decode(std::string_view in) {
     } catch (const json::exception&) {
         return bad("a field of another type");
     }
-    in.remove_prefix(lengths.value()[0]);
+    bytes.remove_prefix(lengths.value()[0]);
     for (std::size_t i = 1; i < lengths.value().size(); ++i) {
-        message.frames.emplace_back(in.substr(0, lengths.value()[i]));
-        in.remove_prefix(lengths.value()[i]);
+        message.frames.emplace_back(bytes.substr(0, lengths.value()[i]));
+        bytes.remove_prefix(lengths.value()[i]);
     }
     return message;
 }

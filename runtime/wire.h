@@ -41,7 +41,7 @@ struct Dump {
 };
 struct Quit {};
 
-struct Hello {
+struct Hello {  // NOLINT(bugprone-exception-escape): moving a JSON value throws nothing
     std::string key;
     int pid = 0;
     nlohmann::json service = nullptr;
