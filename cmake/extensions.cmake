@@ -21,6 +21,10 @@ endif()
 
 # The kernelspec, where Jupyter looks for it: <prefix>/share/jupyter/kernels.
 if(SKBUILD)
+  # The alias databricks.air, beside the package and found by every Python of the environment.
+  install(FILES ${PROJECT_SOURCE_DIR}/share/alias/_serverless_gpu_air.py
+                ${PROJECT_SOURCE_DIR}/share/alias/serverless_gpu_air.pth
+          DESTINATION ${SKBUILD_PLATLIB_DIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/jupyter/kernels/serverless-gpu
           DESTINATION ${SKBUILD_DATA_DIR}/share/jupyter/kernels)
 endif()

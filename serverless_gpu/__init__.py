@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import air, runtime
+from . import runtime
 from .errors import (
     AcceleratorMismatchError,
     DistributedTimeoutError,
@@ -48,7 +48,17 @@ __all__ = [
     "session",
 ]
 
-air.install()
+
+def _install_alias() -> None:
+    """`databricks.air`, for a Python that has started without our .pth file."""
+    try:
+        import _serverless_gpu_air as alias  # type: ignore[import-not-found, unused-ignore]
+    except ModuleNotFoundError:
+        return  # not installed: this is the source tree on the path
+    alias.install()
+
+
+_install_alias()
 
 
 def load_ipython_extension(ipython: Any) -> None:

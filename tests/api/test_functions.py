@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,16 @@ def test_a_plain_call_runs_here() -> None:
     assert where(1) == (os.getpid(), 3)
     assert where.__name__ == "where"
     assert where.__doc__ == "Says where."
+
+
+def test_the_other_name_works_in_a_program_that_has_imported_nothing_of_ours() -> None:
+    code = (
+        "from databricks.air import distributed as theirs; from databricks.air import runtime\n"
+        "import serverless_gpu; assert theirs is serverless_gpu.distributed\n"
+        "assert runtime is serverless_gpu.runtime\n"
+        "import sys; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_same_name_comes_from_databricks_air() -> None:

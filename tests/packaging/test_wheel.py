@@ -22,6 +22,7 @@ NEEDED = (
     r"serverless_gpu/serverless-gpu-guard",
     r"serverless_gpu/cli\.py",
     r"serverless_gpu/py\.typed",
+    r"serverless_gpu_air\.pth",
     r".*\.data/data/share/jupyter/kernels/serverless-gpu/kernel\.json",
     r".*\.dist-info/entry_points\.txt",
     r".*\.dist-info/licenses/LICENSE",
@@ -29,6 +30,7 @@ NEEDED = (
 ALLOWED = re.compile(
     r"serverless_gpu/(.*\.pyi?|.*\.so|py\.typed|serverless-gpu-guard)"
     r"|[^/]*\.data/data/share/jupyter/kernels/serverless-gpu/[^/]*"
+    r"|_serverless_gpu_air\.py|serverless_gpu_air\.pth"
     r"|[^/]*\.dist-info/.*"
 )
 
@@ -50,6 +52,7 @@ def test_the_wheel_holds_nothing_else(names: list[str]) -> None:
 
 def test_the_wheel_holds_every_module_of_the_source(names: list[str]) -> None:
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "serverless_gpu").rglob("*.py")}
+    modules |= {path.name for path in (ROOT / "share" / "alias").glob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
 
 
