@@ -98,8 +98,9 @@ void PoolThread::turn() {
         if (item[0].revents & ~POLLOUT) read_socket(found->first, found->second);
     }
     if (wrote) pipes_rest_until_ = Clock::now() + kPipeRest;
-    if (watched.items[2].revents && control_) read_control();
+    // The guard first: it told of the fork server before that one said that it is ready.
     if (watched.items[1].revents && link_) read_guard();
+    if (watched.items[2].revents && control_) read_control();
     act_on_time(Clock::now());
 }
 

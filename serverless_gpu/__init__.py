@@ -52,7 +52,7 @@ __all__ = [
 def _install_alias() -> None:
     """`databricks.air`, for a Python that has started without our .pth file."""
     try:
-        import _serverless_gpu_air as alias  # type: ignore[import-not-found, unused-ignore]
+        import _serverless_gpu_air as alias  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ModuleNotFoundError:
         return  # not installed: this is the source tree on the path
     alias.install()

@@ -82,7 +82,7 @@ TEST_F(End, ANotebookKilledRightAtItsStartLeavesNothing) {
 TEST_F(End, AStoppedKeeperDoesNotKeepAnythingAlive) {
     Owner owner({options(), [&](RankPool& pool) { work(pool, "daemon|ok", "ignore-signals", 2); }});
     const Watch guards({owner.warden(), owner.keeper()});
-    ::kill(owner.keeper(), SIGSTOP);
+    ASSERT_TRUE(send_signal(owner.keeper(), SIGSTOP));
     owner.kill();
     expect_nothing_left(owner, guards);
 }
@@ -93,7 +93,7 @@ TEST_F(End, AKilledHalfOfTheGuardEndsEverythingAtOnce) {
                          work(pool, "daemon|fork-and-leave", "stop-itself", 2);
                      }});
         const Watch guards({owner.warden(), owner.keeper()});
-        ::kill(kill_keeper ? owner.keeper() : owner.warden(), SIGKILL);
+        ASSERT_TRUE(send_signal(kill_keeper ? owner.keeper() : owner.warden(), SIGKILL));
         EXPECT_TRUE(lifeline_.all_gone()) << "a process is left";
         // The notebook lives: what is a zombie still is its child.
         EXPECT_EQ(owner.finish(), "");
@@ -133,7 +133,7 @@ TEST_F(Linger, AServiceThatMayOutliveTheNotebookHasItsTime) {
 TEST_F(Linger, ItHasItsTimeThoughTheKeeperHangs) {
     Owner owner({options(), [&](RankPool& pool) { start_last_words(pool, 700ms, 3500ms); }});
     const Watch guards({owner.warden(), owner.keeper()});
-    ::kill(owner.keeper(), SIGSTOP);
+    ASSERT_TRUE(send_signal(owner.keeper(), SIGSTOP));
     owner.kill();
     expect_nothing_left(owner, guards);
     EXPECT_EQ(words(), "KILLED");
@@ -167,10 +167,10 @@ TEST_F(End, ANotebookThatWasStoppedStillLearnsOfADeath) {
     Owner owner({options(), begin, end});
     ASSERT_EQ(owner.ranks().size(), 1U);
     const Watch rank({owner.ranks()[0]});
-    ::kill(owner.pid(), SIGSTOP);
+    ASSERT_TRUE(send_signal(owner.pid(), SIGSTOP));
     const UniqueFd opened(::open(go.c_str(), O_WRONLY | O_CLOEXEC));
     EXPECT_TRUE(rank.all_gone());
-    ::kill(owner.pid(), SIGCONT);
+    ASSERT_TRUE(send_signal(owner.pid(), SIGCONT));
     EXPECT_EQ(owner.finish(), "exit 9");
 }
 

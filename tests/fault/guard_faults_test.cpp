@@ -16,11 +16,20 @@ protected:
     void kill_fork_server() {
         const auto ready = pool_->fork_server_ready();
         ASSERT_TRUE(readable(ready->done_fd()));
-        const pid_t pid = pool_->pids().fork_server;
+        const auto limit = std::chrono::steady_clock::now() + kBound;
+        pid_t pid = 0;
+        while ((pid = pool_->pids().fork_server) <= 0 || pid == killed_) {
+            ASSERT_LT(std::chrono::steady_clock::now(), limit) << "the guard says nothing";
+            std::this_thread::yield();
+        }
+        killed_ = pid;
         const Watch server({pid});
-        ASSERT_EQ(::kill(pid, SIGKILL), 0);
+        ASSERT_TRUE(send_signal(pid, SIGKILL));
         ASSERT_TRUE(server.all_gone());
     }
+
+private:
+    pid_t killed_ = 0;
 };
 
 TEST_F(ForkServerFaults, AnotherOneIsStartedForTheNextCall) {
@@ -124,7 +133,7 @@ TEST_F(GuardFaults, WhenTheKeeperIsKilledEverythingEndsAndThePoolSaysSo) {
     (void)call(2, "daemon|fork-and-leave");
     const auto ticket = begin(pool_->take(2), "ignore-signals|stop-itself");
     wait_for_begun(2);
-    ASSERT_EQ(::kill(keeper(), SIGKILL), 0);
+    ASSERT_TRUE(send_signal(keeper(), SIGKILL));
     expect_lost(ticket);
     EXPECT_TRUE(lifeline_.all_gone());
 }
@@ -134,7 +143,7 @@ TEST_F(GuardFaults, WhenTheWardenIsKilledEverythingEndsAndThePoolSaysSo) {
     (void)call(2, "daemon|fork-and-leave");
     const auto ticket = begin(pool_->take(2), "ignore-signals|stop-itself");
     wait_for_begun(2);
-    ASSERT_EQ(::kill(pool_->pids().guard, SIGKILL), 0);
+    ASSERT_TRUE(send_signal(pool_->pids().guard, SIGKILL));
     expect_lost(ticket);
     EXPECT_TRUE(lifeline_.all_gone());
 }
@@ -145,21 +154,21 @@ TEST_F(GuardFaults, WhenBothHalvesAreKilledRanksEndAndThePoolEndsTheRest) {
     const auto ticket = begin(pool_->take(2), "never");
     wait_for_begun(2);
     const pid_t halves[] = {keeper(), pool_->pids().guard};
-    for (const pid_t half : halves) ASSERT_EQ(::kill(half, SIGSTOP), 0);
-    for (const pid_t half : halves) ASSERT_EQ(::kill(half, SIGKILL), 0);
+    for (const pid_t half : halves) ASSERT_TRUE(send_signal(half, SIGSTOP));
+    for (const pid_t half : halves) ASSERT_TRUE(send_signal(half, SIGKILL));
     expect_lost(ticket);
 }
 
 TEST_F(GuardFaults, APoolEndsThoughItsGuardIsStopped) {
     start();
     (void)call(2, "daemon|fork-and-leave");
-    ASSERT_EQ(::kill(keeper(), SIGSTOP), 0);
+    ASSERT_TRUE(send_signal(keeper(), SIGSTOP));
 }
 
 TEST_F(GuardFaults, AWardenKilledRightBeforeThePoolsEndLeavesNothing) {
     start();
     (void)call(3, "daemon|daemon|fork-and-leave");
-    ASSERT_EQ(::kill(pool_->pids().guard, SIGKILL), 0);
+    ASSERT_TRUE(send_signal(pool_->pids().guard, SIGKILL));
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ std::size_t open_descriptors() {
     return count;
 }
 
+bool send_signal(pid_t pid, int number) {
+    return pid > 1 && ::kill(pid, number) == 0;
+}
+
 bool exists(const std::string& path) {
     return ::access(path.c_str(), F_OK) == 0;
 }

@@ -21,6 +21,8 @@ inline constexpr std::chrono::seconds kBound{30};
 // True once `fd` is readable or at its end; false after kBound.
 bool readable(int fd);
 std::size_t open_descriptors();
+// Signals one process. False if it is not there; never a group, as ::kill(0, …) would.
+bool send_signal(pid_t pid, int number);
 bool exists(const std::string& path);
 
 // Short graces, so that no test waits long for a ladder.
