@@ -181,7 +181,12 @@ void RankAgent::handle(Message message) {
     } else if (const auto* dump = std::get_if<Dump>(&message.body)) {
         begin_dump(dump->token);
     } else if (const auto* wanted = std::get_if<Interrupt>(&message.body)) {
-        interrupt(*wanted);
+        // A rank that is asked where it is and then interrupted says where it was, not where the
+        // interrupt has brought it.
+        if (dump_deadline_)
+            held_.push_back(*wanted);
+        else
+            interrupt(*wanted);
     } else {
         give_to_main(std::move(message));
     }
@@ -217,6 +222,7 @@ void RankAgent::end_dump(const char* how) {
     text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
     for (const auto token : std::exchange(dumps_, {}))
         send(Stack{token, how + text, main_thread_state(pid_)}, {}, -1);
+    for (const Interrupt& wanted : std::exchange(held_, {})) interrupt(wanted);
 }
 
 // The parent is the fork server's helper first and the guard after it; the death signal belongs to

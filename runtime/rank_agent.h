@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/call.h"
 #include "runtime/event_fd.h"
@@ -79,7 +80,8 @@ private:
     bool guarded_ = false;
     std::deque<std::uint64_t> dumps_;  // tokens that the next dump answers
     std::optional<Clock::time_point> dump_deadline_;
-    int cuts_ = 0;  // of the running call
+    std::vector<Interrupt> held_;  // interrupts that wait for the end of a dump
+    int cuts_ = 0;                 // of the running call
 
     std::mutex mutex_;  // guards what follows: held from the check of a call to its interrupt
     std::atomic<CallId> busy_{0};
