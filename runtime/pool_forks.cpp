@@ -13,6 +13,7 @@ namespace {
 constexpr int kPipeSize = 256 * 1024;
 constexpr std::size_t kFdsPerChild = 3;
 constexpr std::size_t kForksPerOrder = 32;  // all their descriptors go in one packet
+constexpr int kMaxOrders = 3;               // fork servers that may die of one child
 
 std::string random_key() {
     std::random_device device;
@@ -146,8 +147,7 @@ Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
     const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
     if (sent != Sent::yes) return sent;
     ++forks_under_way_;
-    // A kept write end would hide the rank's end.
-    for (const ChildId id : ids) children_.at(id).ends.clear();
+    for (const ChildId id : ids) ++children_.at(id).orders;
     return sent;
 }
 
@@ -177,10 +177,21 @@ void PoolThread::fork_server_lost() {
     trouble("the fork server ended", false);
     for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
     std::vector<ChildId> lost;
-    for (const auto& [id, child] : children_)
-        if (child.state == Child::State::ordered && child.ends.empty()) lost.push_back(id);
-    // One that never came up will not come up for those in the queue either.
-    if (!fork_server_up_) lost.insert(lost.end(), ordered_.begin(), ordered_.end());
+    if (fork_server_up_) {
+        // What was asked of it and not done is asked of the next one. Those children still have
+        // their own ends, and what was sent to them waits there.
+        ordered_.clear();
+        for (const auto& [id, child] : children_) {
+            if (child.state != Child::State::ordered) continue;
+            if (child.orders < kMaxOrders)
+                ordered_.push_back(id);
+            else
+                lost.push_back(id);
+        }
+    } else {
+        // One that never came up will not come up for those in the queue either.
+        lost.assign(ordered_.begin(), ordered_.end());
+    }
     fork_server_up_ = false;
     forks_under_way_ = 0;
     early_exits_.clear();
@@ -199,6 +210,7 @@ void PoolThread::forked(ChildId id, pid_t pid) {
     Child& child = found->second;
     child.pid = pid;
     child.state = Child::State::alive;
+    child.ends.clear();  // a kept write end would hide the rank's end
     by_pid_[pid] = id;
     {
         const std::lock_guard lock(pool_.mutex_);
