@@ -74,15 +74,20 @@ def in_native_sleep() -> None:
 def in_native_lock() -> None:
     lock = ctypes.create_string_buffer(64)
     library = ctypes.CDLL(None)  # lets other threads run meanwhile
-    library.pthread_mutex_lock(lock)
-    library.pthread_mutex_lock(lock)
+    while True:
+        # Stop may come before the rank is there; it then goes there all the same.
+        with contextlib.suppress(KeyboardInterrupt):
+            library.pthread_mutex_lock(lock)
+            library.pthread_mutex_lock(lock)
 
 
 def in_native_lock_with_the_gil() -> None:
     lock = ctypes.create_string_buffer(64)
     library = ctypes.PyDLL(None)
-    library.pthread_mutex_lock(lock)
-    library.pthread_mutex_lock(lock)
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            library.pthread_mutex_lock(lock)
+            library.pthread_mutex_lock(lock)
 
 
 def swallowing_interrupts() -> None:
@@ -95,8 +100,10 @@ def deaf_with_hanging_exit() -> None:
     import atexit
     import signal
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit.register(time.sleep, 3600)
     time.sleep(3600)
 
