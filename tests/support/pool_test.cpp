@@ -69,6 +69,14 @@ Lifeline::Lifeline(std::string path) : path_(std::move(path)) {
     fd_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
+bool Lifeline::all_gone() const {
+    // A FIFO that nobody has ever opened for writing has no end to see.
+    const UniqueFd writer(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!writer) return false;
+    ::close(UniqueFd(::dup(writer.get())).release());
+    return all_gone_but(writer);
+}
+
 Watch::Watch(std::vector<pid_t> pids) {
     for (const pid_t pid : pids)
         pidfds_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -48,8 +48,7 @@ public:
     explicit Lifeline(std::string path);
     const std::string& path() const { return path_; }
     // True once nothing that ever held it is left; false after kBound.
-    // REQUIRES: a fork server has started; close_all of the deeds keeps the lifeline.
-    bool all_gone() const { return readable(fd_.get()); }
+    bool all_gone() const;
 
 private:
     std::string path_;
