@@ -39,12 +39,12 @@ void PoolThread::quit() {
     quit_ = true;
 }
 
-void PoolThread::collect(Watched& watched) const {
+void PoolThread::collect(Watched& watched, Clock::time_point now) const {
     watched.items = {{pool_.posted_ready_.fd(), POLLIN, 0},
                      {link_.get(), POLLIN, 0},
                      {control_.get(), POLLIN, 0}};
     watched.first_child = watched.items.size();
-    const bool rest = Clock::now() < pipes_rest_until_;
+    const bool rest = now < pipes_rest_until_;
     for (const auto& [id, child] : children_) {
         watched.order.push_back(id);
         const short io = child.unsent.empty() ? POLLIN : POLLIN | POLLOUT;
@@ -81,8 +81,10 @@ int PoolThread::wait_ms(Clock::time_point now) const {
 
 void PoolThread::turn() {
     Watched watched;
-    collect(watched);
-    ::poll(watched.items.data(), watched.items.size(), wait_ms(Clock::now()));
+    // One time for both: pipes that are left out for their rest must end the wait when it is over.
+    const auto now = Clock::now();
+    collect(watched, now);
+    ::poll(watched.items.data(), watched.items.size(), wait_ms(now));
 
     if (watched.items[0].revents) run_posted();
     bool wrote = false;

@@ -42,7 +42,7 @@ private:
     void run_posted();
     int wait_ms(Clock::time_point now) const;
     void act_on_time(Clock::time_point now);
-    void collect(Watched& watched) const;
+    void collect(Watched& watched, Clock::time_point now) const;
 
     // pool_forks.cpp: the fork server and what is ordered from it
     void start_fork_server();
