@@ -71,10 +71,9 @@ Lifeline::Lifeline(std::string path) : path_(std::move(path)) {
 
 bool Lifeline::all_gone() const {
     // A FIFO that nobody has ever opened for writing has no end to see.
-    const UniqueFd writer(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    if (!writer) return false;
-    ::close(UniqueFd(::dup(writer.get())).release());
-    return all_gone_but(writer);
+    UniqueFd writer(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    writer.reset();
+    return readable(fd_.get());
 }
 
 Watch::Watch(std::vector<pid_t> pids) {
