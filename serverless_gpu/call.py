@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status
-from .errors import DistributedTimeoutError
+from .errors import DistributedTimeoutError, parse_ranks
 from .outcome import Ended
 from .tracking import client as tracking
 
@@ -140,11 +140,7 @@ def _shown_ranks(options: CallOptions) -> frozenset[int] | None:
         return frozenset()
     if options.output != "ranks":
         return None
-    shown: set[int] = set()
-    for part in options.output_ranks.split(","):
-        first, _, last = part.partition("-")
-        shown.update(range(int(first), int(last or first) + 1))
-    return frozenset(shown)
+    return frozenset(parse_ranks(options.output_ranks))
 
 
 def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -> bytes:

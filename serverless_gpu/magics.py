@@ -9,6 +9,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from . import _core, accelerator, call, pool
+from .errors import parse_ranks
 from .sessions import session
 
 
@@ -27,13 +28,7 @@ def _check_gpus(gpus: int | None, gpu_type: str | None) -> None:
 
 
 def _ranks(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        ranks.extend(range(int(first), int(last or first) + 1))
-    return ranks
+    return None if text is None else parse_ranks(text)
 
 
 class Magics:

@@ -11,6 +11,7 @@ from serverless_gpu.errors.failure import (
     RankException,
     RankFailure,
     format_ranks,
+    parse_ranks,
 )
 from serverless_gpu.errors.types import (
     AcceleratorMismatchError,
@@ -50,4 +51,5 @@ __all__ = [
     "build_timeout",
     "capture_failure",
     "format_ranks",
+    "parse_ranks",
 ]

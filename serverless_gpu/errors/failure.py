@@ -159,6 +159,15 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
 
 
+def parse_ranks(text: str) -> list[int]:
+    """The ranks of `0-2,4`, in the order written. REQUIRES: what the magics' parser has let pass."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
 def _here() -> Any:
     return sys._getframe()
 
