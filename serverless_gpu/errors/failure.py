@@ -160,7 +160,7 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def parse_ranks(text: str) -> list[int]:
-    """The ranks of `0-2,4`, in the order written. REQUIRES: what the magics' parser has let pass."""
+    """The ranks of `0-2,4`, in the order written. REQUIRES: text that the magics have checked."""
     ranks: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
