@@ -127,7 +127,12 @@ class Notebook:
         )
 
     def run(self, source: str, *, wait: bool = True) -> Any:
-        """Runs `source` in the selected cell, selects the next one, returns the output area."""
+        """Runs `source` in the selected cell, selects the next one, returns the output area.
+
+        Waits for a cell that still runs: one that is sent before an error has been told is aborted,
+        as Jupyter's protocol wants it.
+        """
+        expect(self.page.locator(".jp-InputPrompt", has_text="[*]")).to_have_count(0)
         self.type_cell(source)
         index = int(
             self.page.evaluate(
