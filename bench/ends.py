@@ -53,15 +53,16 @@ def sigkill(place: Workplace) -> Iterator[Line]:
             ends, killed, remaining = _killed_while_busy(kernel)
         ordered = sorted(ends)
         last.append(ordered[-1] - killed)
-        before_last.append(ordered[-2] - killed)
+        # The guard's two processes stay for as long as the tracker has something to write.
+        before_last.append(ordered[-4] - killed)
         left.append(remaining)
         count = len(ends)
     note = f"{count} processes each time; left for ever: {sum(left)}"
     work = figure(before_last, note=note)
     met = work.median <= _END_GOAL_S and not any(left)
-    yield Line("kernel SIGKILLed -> all gone but the tracker", work, {}, "<= 0.5 s", met)
+    yield Line("kernel SIGKILLed -> all gone but tracker and guard", work, {}, "<= 0.5 s", met)
     tracker = figure(last)
-    yield Line("... and the tracker", tracker, {}, "<= 2 s", tracker.median <= 2.0)
+    yield Line("... and those", tracker, {}, "<= 2 s", tracker.median <= 2.0)
 
 
 def _killed_while_busy(kernel: Kernel) -> tuple[list[float], float, int]:
