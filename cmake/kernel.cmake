@@ -1,15 +1,5 @@
 # The extension module serverless_gpu._kernel: the Jupyter kernel, on xeus.
 
-if(NOT COMMAND pybind11_add_module)
-  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
-  find_package(pybind11 CONFIG QUIET)
-  if(NOT pybind11_FOUND)
-    execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
-                    OUTPUT_VARIABLE SGPU_PYBIND11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
-    find_package(pybind11 CONFIG REQUIRED HINTS ${SGPU_PYBIND11_DIR})
-  endif()
-endif()
-
 # Of xeus only the core is used (kernel/compat.h): its sockets, since 3.0 the package xeus-zmq, are
 # not needed.
 find_package(xeus QUIET)

@@ -38,7 +38,6 @@ class Ended:
     failures: dict[int, RankFailure]
     deaths: dict[int, RankDeath]
     unsound: bool  # ranks were stopped in the middle: their groups are not to be used again
-    dead: list[int]  # ranks
     error: BaseException | None
 
 
@@ -64,7 +63,6 @@ def collect(
         reports.failures,
         reports.deaths,
         unsound,
-        sorted(reports.deaths),
         _error(owner, view, reports, world, timeout, stopped),
     )
 

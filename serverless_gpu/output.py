@@ -33,7 +33,6 @@ class Sink:
     parent: Any
     world: int
     show_ranks: frozenset[int] | None  # None: all
-    cell: str = ""
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     shown_ids: dict[int, str] = field(default_factory=dict)
     clear_next: set[int] = field(default_factory=set)
@@ -121,7 +120,7 @@ class Output:
         if kind in ("stdout", "stderr"):
             text = content.decode(errors="replace")
             sink.host.stream(sink.parent, kind, text)
-            self._to_console(sink, text)
+            self._to_console(text)
             return
         if sink.show_ranks is not None and rank not in sink.show_ranks:
             return
@@ -169,11 +168,11 @@ class Output:
             message["transient"] = {}
             sink.host.message(sink.parent, "display_data", message)
 
-    def _to_console(self, sink: Sink, text: str) -> None:
+    def _to_console(self, text: str) -> None:
         if self._console < 0:
             return
         plain = text.replace(_DIM, "").replace(_PLAIN, "")
-        lines = "".join(f"{sink.cell}{line}\n" for line in plain.splitlines())
+        lines = "".join(f"{line}\n" for line in plain.splitlines())
         # The reader of the console may be gone; that is no reason to end a call.
         try:
             os.write(self._console, lines.encode())

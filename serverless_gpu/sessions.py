@@ -123,9 +123,6 @@ class Session:
         ]
         return {"ranks": ranks, "device": self._device}
 
-    def children(self) -> list[int]:
-        return list(self._children)
-
     def _alive(self) -> bool:
         owner = self._owner
         return owner is not None and owner is pool.running() and not owner.core.broken
@@ -189,7 +186,7 @@ class Session:
         ended = call.run(self._owner, group, mode, payload, options)
         if ended.unsound:
             self._new_epoch()
-        if ended.dead and not self._owner.core.broken:
+        if ended.deaths and not self._owner.core.broken:
             self._replace_dead()
         if ended.error is not None:
             raise ended.error

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Any, NoReturn
 
-PR_SET_PDEATHSIG = 1
 _FOLLOW_LIMIT = 5.0  # seconds until the guard must have taken the place of the fork server's helper
 
 

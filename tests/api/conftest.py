@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from serverless_gpu import _core, call, pool, sessions
+from serverless_gpu import _core, call, distributed, pool, sessions
 from tests.support.stopping import Ready, Stopper
 
 
@@ -57,3 +57,21 @@ def ready(tmp_path: Path) -> Iterator[Ready]:
 @pytest.fixture
 def stopper(ready: Ready) -> Stopper:
     return Stopper(ready)
+
+
+@pytest.fixture
+def next_call_works() -> Iterator[None]:
+    """Whatever a test did, the next call has all its ranks, and they can work together."""
+    yield
+
+    @distributed(gpus=2)
+    def together() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        x = torch.tensor([1.0])
+        dist.all_reduce(x)
+        return float(x)
+
+    assert together.distributed() == [2.0, 2.0]

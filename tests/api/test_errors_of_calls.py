@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -18,25 +17,7 @@ from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, di
 from serverless_gpu.errors import format_ranks
 from tests.support.stopping import Ready
 
-pytestmark = pytest.mark.usefixtures("quick_grace")
-
-
-@pytest.fixture(autouse=True)
-def next_call_works() -> Iterator[None]:
-    """Whatever a test did, the next call has all its ranks, and they can work together."""
-    yield
-
-    @distributed(gpus=2)
-    def together() -> float:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        x = torch.tensor([1.0])
-        dist.all_reduce(x)
-        return float(x)
-
-    assert together.distributed() == [2.0, 2.0]
+pytestmark = pytest.mark.usefixtures("next_call_works", "quick_grace")
 
 
 def test_an_exception_is_the_rank_s_own() -> None:

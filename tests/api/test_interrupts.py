@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -15,24 +15,7 @@ import pytest
 from serverless_gpu import distributed
 from tests.support.stopping import Stopper
 
-pytestmark = pytest.mark.usefixtures("quick_grace")
-
-
-@pytest.fixture(autouse=True)
-def next_call_works() -> Iterator[None]:
-    yield
-
-    @distributed(gpus=2)
-    def together() -> float:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        x = torch.tensor([1.0])
-        dist.all_reduce(x)
-        return float(x)
-
-    assert together.distributed() == [2.0, 2.0]
+pytestmark = pytest.mark.usefixtures("next_call_works", "quick_grace")
 
 
 def in_python_sleep() -> None:
