@@ -130,6 +130,8 @@ class Session:
     def _ensure(self, asked: int | None, count: int, here: accelerator.Accelerator) -> None:
         if self._children and not self._alive():
             print("The session's ranks ended with their guard; these are new, without variables.")
+            if asked is None:
+                count = len(self._children)
             self._children = []
         if self._children:
             if asked is not None and asked != len(self._children):
