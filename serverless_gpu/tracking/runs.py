@@ -10,12 +10,12 @@ import contextlib
 import getpass
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from serverless_gpu.tracking import fresh, settings, url
+from serverless_gpu.tracking import fresh, settings, ui, url
 from serverless_gpu.tracking.packets import Begin, End
 
 RETRY_S = 5.0  # before a run that could not be made is tried again
@@ -74,10 +74,12 @@ def verdict(status: str, ranks_say: Iterable[str]) -> str:
 
 
 class Runs:
-    def __init__(self) -> None:
+    def __init__(self, ui_port: Callable[[str], int | None]) -> None:
+        """``ui_port`` gives the loopback port of a local store's UI, see ui.py."""
         from mlflow.tracking._tracking_service import utils
 
         self._utils: Any = utils  # not typed in MLflow
+        self._ui_port = ui_port
         self.calls: dict[str, Call] = {}
         self.shared: dict[str, SharedRun] = {}  # every run of every call, by id
         self.protected: set[str] = set()  # the notebook's own runs
@@ -223,6 +225,7 @@ class Runs:
             made.run_id,
             template=os.environ.get(settings.UI_URL_VARIABLE),
             host=_databricks_host(call.uri),
+            port=self._ui_port,
         )
         return {
             "run_id": made.run_id,
@@ -231,7 +234,7 @@ class Runs:
             "tracking_uri": call.uri,
             "artifact_uri": made.artifact_uri,
             "url": link,
-            "open_command": None if link else url.open_command(call.uri),
+            "open_command": None if link else url.open_command(call.uri, with_ui=ui.available()),
         }
 
     def _terminate(self, run_id: str, uri: str, status: str, tags: dict[str, str]) -> None:

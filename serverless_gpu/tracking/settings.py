@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias, cast
 Mode: TypeAlias = Literal["always", "lazy", "off"]
 
 MODE_VARIABLE = "SERVERLESS_GPU_MLFLOW"
-UI_URL_VARIABLE = "SERVERLESS_GPU_MLFLOW_UI_URL"
+UI_URL_VARIABLE = "SERVERLESS_GPU_MLFLOW_UI_URL"  # a template, or "off": no local UI
+UI_STORE_VARIABLE = "_SERVERLESS_GPU_MLFLOW_UI_STORE"  # for the UI's own process
+PER_RANK_VARIABLE = "SERVERLESS_GPU_MLFLOW_PER_RANK"
 
 _MODES = ("always", "lazy", "off")
 

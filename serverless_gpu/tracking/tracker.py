@@ -35,6 +35,7 @@ from serverless_gpu.tracking.packets import (
 )
 from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
 from serverless_gpu.tracking.runs import Call, Runs
+from serverless_gpu.tracking.ui import Uis
 
 BATCH_S = 0.1  # how long metrics are gathered before they are written
 WRITE_AFTER_END_S = 1.0  # from the notebook's end until its runs are marked, written or not
@@ -81,7 +82,8 @@ class _Writer:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._runs = Runs()
+        self._uis = Uis()
+        self._runs = Runs(self._uis.port)
         self._questions = Questions(self._runs)
         self._batches = BatchWriter(self._runs.store, inbox.leaving)
         self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
@@ -108,6 +110,7 @@ class _Writer:
                 if time.monotonic() > give_up:
                     break
         self._runs.kill_open()
+        self._uis.close()
 
     def _handle(self, peer: Peer, message: Any) -> None:
         if isinstance(message, Ask):

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Callable
+
+LOOPBACK = "127.0.0.1"
+OFF = "off"  # as a template: no link to a local store, the command instead
+
+_CREDENTIALS = re.compile(r"://[^/\s@]+@")
 
 
 def absolute(uri: str, cwd: str) -> str:
@@ -25,23 +32,52 @@ def run_url(
     *,
     template: str | None = None,
     host: str | None = None,
+    port: Callable[[str], int | None] = lambda uri: None,
 ) -> str | None:
     """The link to a run, or None for a local store that no server shows.
 
-    ``template`` (SERVERLESS_GPU_MLFLOW_UI_URL, with {experiment_id} and {run_id}) wins: behind a
-    proxy only the user knows the address. ``host`` is the Databricks workspace.
+    ``template`` (SERVERLESS_GPU_MLFLOW_UI_URL, with {experiment_id}, {run_id} and {port}) wins:
+    behind a proxy only the user knows the address. ``host`` is the Databricks workspace. ``port``
+    starts a UI for a local store, and is asked only if one is wanted.
     """
-    if template:
-        return template.replace("{experiment_id}", experiment_id).replace("{run_id}", run_id)
+    page = f"/#/experiments/{experiment_id}/runs/{run_id}"
     if tracking_uri == "databricks" or tracking_uri.startswith("databricks://"):
-        return f"{host.rstrip('/')}/ml/experiments/{experiment_id}/runs/{run_id}" if host else None
+        workspace = f"{(host or '').rstrip('/')}/ml/experiments/{experiment_id}/runs/{run_id}"
+        return _filled(template, experiment_id, run_id) or (workspace if host else None)
     if tracking_uri.startswith(("http://", "https://")):
-        return f"{tracking_uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
-    return None
+        server = without_credentials(tracking_uri).rstrip("/")
+        return _filled(template, experiment_id, run_id) or server + page
+    if template == OFF:
+        return None
+    if template and "{port}" not in template:
+        return _filled(template, experiment_id, run_id)
+    number = port(tracking_uri)
+    if number is None:
+        return None
+    return _filled(template, experiment_id, run_id, number) or f"http://{LOOPBACK}:{number}{page}"
 
 
-def open_command(tracking_uri: str) -> str | None:
-    """The command that shows a local store, or None where a server does."""
+def _filled(
+    template: str | None, experiment_id: str, run_id: str, port: int | None = None
+) -> str | None:
+    if not template or template == OFF:
+        return None
+    values = {"experiment_id": experiment_id, "run_id": run_id, "port": str(port or "")}
+    for name, value in values.items():
+        template = template.replace("{" + name + "}", value)
+    return template
+
+
+def open_command(tracking_uri: str, *, with_ui: bool) -> str | None:
+    """The command that shows a local store, or None where a server does. ``with_ui``: whether
+    MLflow's UI is installed."""
     if tracking_uri.startswith(("http://", "https://", "databricks")):
         return None
-    return f"mlflow ui --backend-store-uri {shlex.quote(tracking_uri)}"
+    install = "" if with_ui else "pip install 'serverless-gpu-kernel[ui]' && "
+    store = shlex.quote(without_credentials(tracking_uri))
+    return f"{install}mlflow ui --backend-store-uri {store}"
+
+
+def without_credentials(text: str) -> str:
+    """A URI, or a text with some in it, without the user and password that they may hold."""
+    return _CREDENTIALS.sub("://", text)
