@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, m) {
     m.doc() =
         "The C++ core: the pool of rank processes, a rank's agent, buffers, and the magics' text.";
     bind_buffers(m);
+    bind_gpu(m);
     bind_pool(m);
     bind_rank(m);
     magics::bind_magics(m);

@@ -154,7 +154,7 @@ def _check_arguments(
 
 def here_default() -> int:
     """Ranks that are kept warm."""
-    return accelerator.detect().default_ranks
+    return accelerator.warm_ranks()
 
 
 @overload

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 
 class GPUType(Enum):
-    """Accelerators that `gpu_type=` names; a string in any case is as good."""
+    """Accelerators that `gpu_type=` names; a string in any case is as good.
 
-    H100 = "H100"
-    H200 = "H200"
+    Others are named by the product's own name: `gpu_type="RTX 4090"`.
+    """
+
+    B300 = "B300"
     B200 = "B200"
-    A100 = "A100"
-    A10 = "A10"
-    L4 = "L4"
+    GB200 = "GB200"
+    GH200 = "GH200"
+    H200 = "H200"
+    H100 = "H100"
     L40S = "L40S"
+    L40 = "L40"
+    L4 = "L4"
+    A100 = "A100"
+    A40 = "A40"
+    A30 = "A30"
+    A10G = "A10G"
+    A10 = "A10"
     T4 = "T4"
     V100 = "V100"
 
@@ -25,11 +34,13 @@ class GPUType(Enum):
 
         Raises ValueError that lists the names for any other.
         """
+        from . import _core  # not at the top: `import serverless_gpu` stays light
+
         if isinstance(value, cls):
             return value
-        words = re.split(r"[^A-Z0-9]+", re.sub(r"^GPU_\d+X", "", str(value).upper()))
+        short = _core.gpu_type_of(str(value))
         for member in cls:
-            if member.value in words:
+            if member.value == short:
                 return member
         known = ", ".join(member.value for member in cls)
         raise ValueError(f"gpu_type={value!r} is not known; known are {known}")

@@ -86,9 +86,7 @@ class Magics:
 
     def _status(self, _: str | None) -> None:
         owner = pool.running()
-        here = accelerator.detect()
-        device = f"{here.count} x {here.name}" if here.is_gpu else "no GPU: CPU ranks"
-        print(f"Machine: {device}.")
+        print(f"Machine: {accelerator.describe()}.")
         if owner is None:
             print("No rank processes yet: the first call or cell starts them.")
             return

@@ -76,6 +76,7 @@ _SAME_FOR_ALL = {
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "NCCL_SOCKET_IFNAME": "lo",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # cuda:N is then the GPU that nvidia-smi and we count so
 }
 _OURS = ("SERVERLESS_GPU_POOL", *_SAME_FOR_ALL)
 
