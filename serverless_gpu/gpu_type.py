@@ -11,22 +11,22 @@ class GPUType(Enum):
     Others are named by the product's own name: `gpu_type="RTX 4090"`.
     """
 
-    B300 = "B300"
+    H100 = "H100"
+    H200 = "H200"
     B200 = "B200"
+    A100 = "A100"
+    A10 = "A10"
+    L4 = "L4"
+    L40S = "L40S"
+    T4 = "T4"
+    V100 = "V100"
+    B300 = "B300"
     GB200 = "GB200"
     GH200 = "GH200"
-    H200 = "H200"
-    H100 = "H100"
-    L40S = "L40S"
     L40 = "L40"
-    L4 = "L4"
-    A100 = "A100"
     A40 = "A40"
     A30 = "A30"
     A10G = "A10G"
-    A10 = "A10"
-    T4 = "T4"
-    V100 = "V100"
 
     @classmethod
     def parse(cls, value: str | GPUType) -> GPUType:

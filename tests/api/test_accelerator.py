@@ -76,6 +76,20 @@ def test_a_type_that_is_not_attached_is_an_error_that_says_what_is(machine: Mach
         accelerator.check(1, "Z9")
 
 
+def test_a_call_that_asks_for_what_is_not_there_starts_nothing(machine: Machine) -> None:
+    def rank() -> int:
+        return 1
+
+    machine("none")
+    with pytest.raises(AcceleratorMismatchError, match="without a GPU"):
+        distributed(gpus=1, gpu_type="h100")(rank).distributed()
+    machine("2xH100")
+    with pytest.raises(AcceleratorMismatchError, match="2 x H100"):
+        distributed(gpus=1, gpu_type=GPUType.A10)(rank).distributed()
+    with pytest.raises(ValueError, match="2 GPUs found"):
+        distributed(gpus=8)(rank).distributed()
+
+
 def test_of_mixed_gpus_those_of_the_type_are_named(machine: Machine) -> None:
     machine("mixed")
     assert accelerator.detect().label == "H100 and A10 and RTX 4090"

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from rank_code import rank_number
 
 import serverless_gpu
 from serverless_gpu import (
-    AcceleratorMismatchError,
     GPUType,
     NestedCallError,
-    accelerator,
     distributed,
 )
 
@@ -98,38 +95,6 @@ def test_what_is_no_function_is_refused() -> None:
 def test_a_number_of_ranks_that_cannot_be_is_refused(gpus: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"1 to 128"):
         distributed(gpus=gpus)(rank_number).distributed()
-
-
-def test_more_ranks_than_gpus_says_how_many_there_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SERVERLESS_GPU_ACCELERATOR", "gpu")
-    monkeypatch.setattr(accelerator, "DRIVER", fake_gpus(tmp_path, 2))
-    with pytest.raises(ValueError, match="2 GPUs found"):
-        distributed(gpus=8)(rank_number).distributed()
-
-
-def test_a_type_that_is_not_attached_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SERVERLESS_GPU_ACCELERATOR", "")
-    monkeypatch.setattr(accelerator, "DRIVER", tmp_path / "none")
-    with pytest.raises(AcceleratorMismatchError, match="without a GPU"):
-        distributed(gpus=1, gpu_type="h100")(rank_number).distributed()
-    monkeypatch.setattr(accelerator, "DRIVER", fake_gpus(tmp_path, 2))
-    with pytest.raises(AcceleratorMismatchError, match="2 x H100 80GB HBM3"):
-        distributed(gpus=1, gpu_type=GPUType.A10)(rank_number).distributed()
-    with pytest.raises(ValueError, match="known are H100"):
-        distributed(gpus=1, gpu_type="TPU")(rank_number).distributed()
-
-
-def fake_gpus(folder: Path, count: int) -> Path:
-    """What the driver says of `count` GPUs of one type."""
-    for number in range(count):
-        gpu = folder / "gpus" / f"0000:0{number}:00.0"
-        gpu.mkdir(parents=True, exist_ok=True)
-        (gpu / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 1\n")
-    return folder / "gpus"
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 2, 3), (1,)])
