@@ -88,8 +88,7 @@ py::list outcomes(CallTicket& ticket) {
         py::dict d("rank"_a = o.rank, "child"_a = o.child, "pid"_a = o.pid,
                    "state"_a = name_of(o.state), "consequence"_a = o.consequence,
                    "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
-                   "raised_ns"_a = o.raised_ns, "frames"_a = bytes_list(o.frames),
-                   "fd"_a = o.buffer.release());
+                   "frames"_a = bytes_list(o.frames), "fd"_a = o.buffer.release());
         list.append(std::move(d));
     }
     return list;
@@ -174,7 +173,13 @@ void bind_pool(py::module_& m) {
                 return p.start_service(entry, config, to_ms(linger).value());
             },
             unlocked)
-        .def("stacks", &RankPool::stacks, unlocked)
+        .def(
+            "whereabouts",
+            [](RankPool& p, const std::vector<ChildId>& children, bool stack) {
+                return p.whereabouts(
+                    children, stack ? RankPool::Ask::stack_too : RankPool::Ask::collectives_only);
+            },
+            "children"_a, py::kw_only(), "stack"_a, unlocked)
         .def("fork_server_ready", &RankPool::fork_server_ready, unlocked)
         .def("take_output", &take_output,
              "Output since the last time: (call, rank, type, content, fd), fd -1 or the caller's.")

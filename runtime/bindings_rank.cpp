@@ -51,6 +51,21 @@ py::object next_request(RankAgent& agent) {
     }
 }
 
+// Calls a function of Python in whatever thread it is called in.
+std::function<std::string()> hook_of(const py::function& function) {
+    // The agent lives as long as its process: what its thread calls is never let go of.
+    const py::handle kept = py::object(function).release();
+    return [kept]() -> std::string {
+        const py::gil_scoped_acquire gil;
+        try {
+            return kept().cast<std::string>();
+        } catch (const std::exception&) {
+            // What Python raises or returns there is no reason to end a rank.
+            return "";
+        }
+    };
+}
+
 bool send_done(RankAgent& agent, CallId call, bool ok, const std::vector<py::bytes>& frames, int fd,
                std::uint32_t mark, std::int64_t raised_ns) {
     const std::vector<std::string> copies(frames.begin(), frames.end());
@@ -74,12 +89,13 @@ void bind_rank(py::module_& m) {
     const auto unlocked = py::call_guard<py::gil_scoped_release>();
     py::class_<RankAgent>(m, "RankAgent")
         .def(py::init([](std::string key, int socket, pid_t guard, int dump_signal, int dump_fd,
-                         std::string net, std::string service) {
-                 return std::make_unique<RankAgent>(
-                     RankAgent::Options{std::move(key), UniqueFd(socket), guard, dump_signal,
-                                        dump_fd, std::move(net), std::move(service)});
+                         const py::function& collectives, std::string net, std::string service) {
+                 return std::make_unique<RankAgent>(RankAgent::Options{
+                     std::move(key), UniqueFd(socket), guard,
+                     RankInquiry::Options{dump_signal, dump_fd, hook_of(collectives)},
+                     std::move(net), std::move(service)});
              }),
-             "key"_a, "socket"_a, "guard"_a, "dump_signal"_a, "dump_fd"_a, "net"_a,
+             "key"_a, "socket"_a, "guard"_a, "dump_signal"_a, "dump_fd"_a, "collectives"_a, "net"_a,
              "service"_a = "null")
         .def("next_request", &next_request)
         .def("begin_work", &RankAgent::begin_work, "call"_a, "world"_a, unlocked)

@@ -12,12 +12,13 @@ bool Call::finished() const {
                         [](const Rank& r) { return r.state == RankState::running; });
 }
 
-void Call::ended(std::size_t index, RankState how, Clock::time_point now) {
+void Call::ended(std::size_t index, RankState how, Clock::time_point now, Clock::time_point at) {
     Rank& rank = ranks_.at(index);
     if (rank.state != RankState::running || how == RankState::running) return;
     rank.state = how;
-    rank.at = now;
-    rank.consequence = pressure_ != Pressure::none && how != RankState::returned;
+    rank.at = std::clamp(at, started_, std::max(now, started_));
+    // What it raised before we touched it is its own, however late we hear of it.
+    rank.consequence = how != RankState::returned && pressed_at_ && rank.at >= *pressed_at_;
     if (how != RankState::returned && cause_ == EndCause::none)
         begin_end(EndCause::failure, Pressure::cut, now + limits_.failure_grace);
 }
@@ -54,6 +55,7 @@ std::vector<Order> Call::advance(Clock::time_point now) {
 
 void Call::take_step(Clock::time_point now, std::vector<Order>& orders) {
     pressure_ = next_;
+    if (!pressed_at_) pressed_at_ = now;
     switch (next_) {
         case Pressure::asked:
             order_all(Order::Kind::interrupt, orders);

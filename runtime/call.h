@@ -59,14 +59,18 @@ class Call {
 public:
     struct Rank {
         RankState state = RankState::running;
-        bool consequence = false;  // it ended after we had begun to end it
+        bool consequence = false;  // it failed after we had begun to end it
         Clock::time_point at{};    // when it ended
     };
 
     Call(std::size_t ranks, CallLimits limits, Clock::time_point now);
 
-    // What happened to a rank. The first report of an end is kept, later ones are ignored.
-    void ended(std::size_t index, RankState how, Clock::time_point now);
+    // What happened to a rank, and when: `at` is before `now` if it is heard of later. The first
+    // report of an end is kept, later ones are ignored.
+    void ended(std::size_t index, RankState how, Clock::time_point now, Clock::time_point at);
+    void ended(std::size_t index, RankState how, Clock::time_point now) {
+        ended(index, how, now, now);
+    }
 
     // The user pressed Stop.
     void stop(Clock::time_point now);
@@ -95,6 +99,7 @@ private:
     Pressure pressure_ = Pressure::none;
     Pressure next_ = Pressure::none;  // the step that is taken at step_at_
     std::optional<Clock::time_point> step_at_;
+    std::optional<Clock::time_point> pressed_at_;  // when we first did something to ranks
     bool deadline_passed_ = false;
 };
 

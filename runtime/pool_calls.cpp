@@ -19,6 +19,12 @@ const char* reason_of(EndCause cause) {
     }
 }
 
+std::string as_json(const Stack& stack) {
+    const nlohmann::json all{
+        {"text", stack.text}, {"main", stack.main}, {"collectives", stack.collectives}};
+    return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket) {
@@ -78,10 +84,12 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
     } else if (const auto* done = std::get_if<Done>(&message.body)) {
         if (!call || done->call != child.call) return;
         RankOutcome outcome;
-        outcome.raised_ns = done->raised_ns;
         outcome.frames = std::move(message.frames);
         outcome.buffer = std::move(message.buffer);
-        rank_ended(child, done->ok ? RankState::returned : RankState::raised, std::move(outcome));
+        // steady_clock counts as CLOCK_MONOTONIC does, which the rank has read.
+        const Clock::time_point raised{std::chrono::nanoseconds(done->raised_ns)};
+        rank_ended(child, done->ok ? RankState::returned : RankState::raised, std::move(outcome),
+                   done->raised_ns > 0 ? raised : Clock::now());
     } else if (auto* display = std::get_if<Display>(&message.body)) {
         if (!call) return;
         const int rank = call->request.members[child.index].rank;
@@ -94,15 +102,16 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
         pool_.output_ready_.notify();
     } else if (auto* stack = std::get_if<Stack>(&message.body)) {
         if (const auto query = child.queries.extract(stack->token)) {
-            query.mapped()->answer(id, std::move(stack->text));
+            query.mapped()->answer(id, as_json(*stack));
         } else if (call) {
-            call->stacks[call->request.members[child.index].rank] = std::move(stack->text);
+            call->stacks[call->request.members[child.index].rank] = as_json(*stack);
             call->view_due = Clock::now();
         }
     }
 }
 
-void PoolThread::rank_ended(Child& child, RankState how, RankOutcome outcome) {
+void PoolThread::rank_ended(Child& child, RankState how, RankOutcome outcome,
+                            Clock::time_point at) {
     RunningCall* call = call_of(child);
     if (!call || call->state.ranks()[child.index].state != RankState::running) return;
     const auto now = Clock::now();
@@ -111,7 +120,7 @@ void PoolThread::rank_ended(Child& child, RankState how, RankOutcome outcome) {
     outcome.child = kept.child;
     outcome.pid = child.pid;
     kept = std::move(outcome);
-    call->state.ended(child.index, how, now);
+    call->state.ended(child.index, how, now, at);
     call->mux.rank_ended(kept.rank);
     if (!call->view_due) call->view_due = now + kViewDelay;
 }
@@ -142,7 +151,7 @@ void PoolThread::carry_out(RunningCall& call, const std::vector<Order>& orders) 
                 send(id, Interrupt{name, reason, "always"});
                 break;
             case Order::Kind::dump:
-                send(id, Dump{next_token_++});
+                send(id, Dump{next_token_++, true});
                 break;
             case Order::Kind::kill:
                 kill({id});

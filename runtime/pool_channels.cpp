@@ -136,8 +136,8 @@ void PoolThread::deliver_first(ChildId id, Child& child) {
     message(id, child, std::move(first));
 }
 
-void PoolThread::stacks(const std::vector<ChildId>& ids,
-                        const std::shared_ptr<QueryTicket>& ticket) {
+void PoolThread::whereabouts(const std::vector<ChildId>& ids, bool stack,
+                             const std::shared_ptr<QueryTicket>& ticket) {
     for (const ChildId id : ids) {
         const auto found = children_.find(id);
         if (found == children_.end() || found->second.state != Child::State::alive) {
@@ -146,7 +146,7 @@ void PoolThread::stacks(const std::vector<ChildId>& ids,
         }
         const auto token = next_token_++;
         found->second.queries[token] = ticket;
-        send(id, Dump{token});
+        send(id, Dump{token, stack});
     }
 }
 

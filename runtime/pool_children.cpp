@@ -70,7 +70,7 @@ void PoolThread::died(ChildId id, int status, bool exit_known) {
     RankOutcome outcome;
     outcome.status = status;
     outcome.exit_known = exit_known;
-    rank_ended(child, RankState::died, std::move(outcome));
+    rank_ended(child, RankState::died, std::move(outcome), Clock::now());
     if (child.hello) child.hello->answer(id, std::nullopt);
     for (auto& [token, query] : child.queries) query->answer(id, std::nullopt);
     {

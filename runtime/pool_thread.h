@@ -31,7 +31,8 @@ public:
     void stop(CallId id);
     void start_service(ChildId id, std::string entry, std::string config,
                        std::chrono::milliseconds linger, std::shared_ptr<QueryTicket> ticket);
-    void stacks(const std::vector<ChildId>& ids, const std::shared_ptr<QueryTicket>& ticket);
+    void whereabouts(const std::vector<ChildId>& ids, bool stack,
+                     const std::shared_ptr<QueryTicket>& ticket);
     void fork_server_ready(std::shared_ptr<QueryTicket> ticket);
 
 private:
@@ -81,7 +82,7 @@ private:
     void show(CallId id, RunningCall& call, std::vector<Chunk> chunks);
     void carry_out(RunningCall& call, const std::vector<Order>& orders);
     void finish_if_over(CallId id, RunningCall& call);
-    void rank_ended(Child& child, RankState how, RankOutcome outcome);
+    void rank_ended(Child& child, RankState how, RankOutcome outcome, Clock::time_point at);
     void update_view(RunningCall& call);
     void drop_old_calls();
     RunningCall* call_of(const Child& child);

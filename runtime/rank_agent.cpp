@@ -16,26 +16,11 @@
 namespace sgpu {
 namespace {
 
-constexpr std::chrono::milliseconds kDumpLimit{500};
-constexpr int kGuardCheckMs = 5;
+constexpr int kFrequentMs = 5;  // looks for the guard, and for the end of an inquiry
 // poll goes on with a socket that user code has closed: it has to be asked anew.
 constexpr int kSocketCheckMs = 1000;
 constexpr int kMarkLimitMs = 10'000;  // for the pool to make room in a pipe
 constexpr int kPrivateFds = 100;      // above what user code is likely to name
-
-int dump_done_fd = -1;  // written by a signal handler, hence a plain global
-
-void on_dump_signal(int) {
-    const int saved = errno;
-    const std::uint64_t one = 1;
-    (void)!::write(dump_done_fd, &one, sizeof one);
-    errno = saved;
-}
-
-const EventFd& dump_done() {
-    static const EventFd event;
-    return event;
-}
 
 std::string read_text(const std::string& path) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -71,11 +56,11 @@ bool write_mark(int fd, const std::string& bytes) {
 
 }  // namespace
 
-RankAgent::RankAgent(Options options) : options_(std::move(options)), pid_(::getpid()) {
+RankAgent::RankAgent(Options options)
+    : options_(std::move(options)), pid_(::getpid()), inquiry_(options_.inquiry) {
     for (int i = 0; i < 2; ++i) pipes_[i].reset(::fcntl(i + 1, F_DUPFD_CLOEXEC, kPrivateFds));
     // C stdio is fully buffered on a pipe; by lines it is live.
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    dump_done_fd = dump_done().fd();
 
     sigset_t all;
     sigset_t before;
@@ -152,8 +137,8 @@ void RankAgent::serve() {
         if (!guarded_) follow_guard();
         pollfd items[] = {{options_.socket.get(), POLLIN, 0},
                           {stop_ready_.fd(), POLLIN, 0},
-                          {dump_done().fd(), POLLIN, 0}};
-        ::poll(items, 3, !guarded_ || dump_deadline_ ? kGuardCheckMs : kSocketCheckMs);
+                          {inquiry_.ready_fd(), POLLIN, 0}};
+        ::poll(items, 3, !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs);
         if (items[1].revents & POLLIN) return;
         // User code has closed what is ours: no request can come and no answer can go any more.
         if ((items[0].revents | items[1].revents) & POLLNVAL) ::kill(pid_, SIGKILL);
@@ -163,9 +148,7 @@ void RankAgent::serve() {
             if (!packet->fds.empty()) message.value().buffer = std::move(packet->fds[0]);
             handle(std::move(message.value()));
         }
-        if (dump_deadline_ && dump_done().take()) end_dump("");
-        if (dump_deadline_ && Clock::now() > *dump_deadline_)
-            end_dump("no answer from the main thread\n");
+        answer_if_known();
     }
 }
 
@@ -179,11 +162,11 @@ void RankAgent::handle(Message message) {
     if (const auto* ping = std::get_if<Ping>(&message.body)) {
         send(Pong{ping->token, busy_, main_thread_state(pid_)}, {}, -1);
     } else if (const auto* dump = std::get_if<Dump>(&message.body)) {
-        begin_dump(dump->token);
+        inquiry_.begin(dump->token, dump->stack, RankInquiry::Clock::now());
     } else if (const auto* wanted = std::get_if<Interrupt>(&message.body)) {
         // A rank that is asked where it is and then interrupted says where it was, not where the
         // interrupt has brought it.
-        if (dump_deadline_)
+        if (inquiry_.running())
             held_.push_back(*wanted);
         else
             interrupt(*wanted);
@@ -205,23 +188,11 @@ void RankAgent::interrupt(const Interrupt& wanted) {
     shut_collective_sockets(options_.net, cuts_++ > 0, world_);
 }
 
-void RankAgent::begin_dump(std::uint64_t token) {
-    dumps_.push_back(token);
-    if (dump_deadline_) return;
-    dump_done().take();
-    (void)!::ftruncate(options_.dump_fd, 0);
-    ::lseek(options_.dump_fd, 0, SEEK_SET);
-    dump_deadline_ = Clock::now() + kDumpLimit;
-    ::syscall(SYS_tgkill, pid_, pid_, options_.dump_signal);
-}
-
-void RankAgent::end_dump(const char* how) {
-    dump_deadline_.reset();
-    std::string text(64UL * 1024, '\0');
-    const ssize_t n = ::pread(options_.dump_fd, text.data(), text.size(), 0);
-    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-    for (const auto token : std::exchange(dumps_, {}))
-        send(Stack{token, how + text, main_thread_state(pid_)}, {}, -1);
+void RankAgent::answer_if_known() {
+    const auto answer = inquiry_.look(RankInquiry::Clock::now());
+    if (!answer) return;
+    for (const auto token : answer->tokens)
+        send(Stack{token, answer->stack, main_thread_state(pid_), answer->collectives}, {}, -1);
     for (const Interrupt& wanted : std::exchange(held_, {})) interrupt(wanted);
 }
 
@@ -232,13 +203,6 @@ void RankAgent::follow_guard() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != options_.guard) ::kill(pid_, SIGKILL);
     guarded_ = true;
-}
-
-void install_dump_signal(int signum) {
-    struct sigaction action {};
-    action.sa_handler = on_dump_signal;
-    action.sa_flags = SA_RESTART;
-    ::sigaction(signum, &action, nullptr);
 }
 
 }  // namespace sgpu

@@ -3,21 +3,22 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "runtime/call.h"
 #include "runtime/event_fd.h"
+#include "runtime/rank_inquiry.h"
 #include "runtime/wire.h"
 
 namespace sgpu {
 
 // Owns the channel to the pool and a thread without the GIL that serves it. Answers pings, hands
-// requests to the main thread, interrupts it by SIGINT, shuts its collectives' sockets, and has its
-// stack dumped by a signal that faulthandler handles: all of it while the main thread is stuck.
+// requests to the main thread, interrupts it by SIGINT, shuts its collectives' sockets, and says
+// where it is (rank_inquiry.h): all of it while the main thread is stuck.
 //
 // Threads: constructed in the main thread, which also calls take, mark, begin_work and end_work;
 // send may be called from any thread. The agent's thread blocks all signals.
@@ -26,10 +27,9 @@ class RankAgent {
 public:
     struct Options {
         std::string key;
-        UniqueFd socket;      // the rank's end of the socket pair
-        pid_t guard = 0;      // whose death is this process's death
-        int dump_signal = 0;  // faulthandler writes to dump_fd at it, then chains to us
-        int dump_fd = -1;     // a memfd; stays the caller's
+        UniqueFd socket;  // the rank's end of the socket pair
+        pid_t guard = 0;  // whose death is this process's death
+        RankInquiry::Options inquiry;
         std::string net;      // address prefix of collectives' sockets
         std::string service;  // JSON for Hello
     };
@@ -67,8 +67,7 @@ private:
     void serve();
     void handle(Message message);
     void interrupt(const Interrupt& wanted);
-    void begin_dump(std::uint64_t token);
-    void end_dump(const char* how);
+    void answer_if_known();
     void follow_guard();
     void give_to_main(Message message);
 
@@ -78,9 +77,8 @@ private:
     std::uint32_t marks_ = 0;
     bool stop_ = false;
     bool guarded_ = false;
-    std::deque<std::uint64_t> dumps_;  // tokens that the next dump answers
-    std::optional<Clock::time_point> dump_deadline_;
-    std::vector<Interrupt> held_;  // interrupts that wait for the end of a dump
+    RankInquiry inquiry_;
+    std::vector<Interrupt> held_;  // interrupts that wait for the end of an inquiry
     int cuts_ = 0;                 // of the running call
 
     std::mutex mutex_;  // guards what follows: held from the check of a call to its interrupt
@@ -94,9 +92,5 @@ private:
     EventFd stop_ready_;
     std::thread thread_;
 };
-
-// A handler that tells the agent that a dump is over. Install it before
-// faulthandler.register(signum, file=…, chain=True), which then runs it after the dump.
-void install_dump_signal(int signum);
 
 }  // namespace sgpu

@@ -163,10 +163,12 @@ std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
     return {id, ticket};
 }
 
-std::shared_ptr<QueryTicket> RankPool::stacks(const std::vector<ChildId>& children) {
+std::shared_ptr<QueryTicket> RankPool::whereabouts(const std::vector<ChildId>& children, Ask ask) {
     const std::set<ChildId> asked(children.begin(), children.end());
     auto ticket = std::make_shared<QueryTicket>(asked.size());
-    post([this, children, ticket] { core_->stacks(children, ticket); });
+    post([this, children, ask, ticket] {
+        core_->whereabouts(children, ask == Ask::stack_too, ticket);
+    });
     return ticket;
 }
 

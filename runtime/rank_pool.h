@@ -85,9 +85,11 @@ public:
     // notebook by that much, to finish its work.
     std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(
         const std::string& entry, const std::string& config, std::chrono::milliseconds linger);
-    // The Python stacks of children, whatever they are stuck in. A process that the system has
-    // stopped does not answer, so the caller bounds its wait.
-    std::shared_ptr<QueryTicket> stacks(const std::vector<ChildId>& children);
+    // Where children are, whatever they are stuck in: JSON of the fields of Stack (wire.md).
+    // Without `stack` only what they wait for, and nothing of theirs is disturbed. A process that
+    // the system has stopped does not answer, so the caller bounds its wait.
+    enum class Ask { stack_too, collectives_only };
+    std::shared_ptr<QueryTicket> whereabouts(const std::vector<ChildId>& children, Ask ask);
     // Answered, with the times of its imports as JSON, once the fork server can fork.
     std::shared_ptr<QueryTicket> fork_server_ready();
 

@@ -24,10 +24,9 @@ struct RankOutcome {
     int pid = 0;
     RankState state = RankState::running;
     bool consequence = false;
-    int status = 0;              // wait status, if it died
-    bool exit_known = false;     // false: it was given up, or its guard died
-    double seconds = 0;          // from the call's begin
-    std::int64_t raised_ns = 0;  // CLOCK_MONOTONIC, if it raised
+    int status = 0;           // wait status, if it died
+    bool exit_known = false;  // false: it was given up, or its guard died
+    double seconds = 0;       // from the call's begin to its end, or to when it raised
     std::vector<std::string> frames;
     UniqueFd buffer;
 };
@@ -38,7 +37,7 @@ struct CallView {
     std::vector<LiveLine> live;     // progress lines
     EndCause cause = EndCause::none;
     Pressure pressure = Pressure::none;
-    std::map<int, std::string> stacks;  // by rank, if they were taken
+    std::map<int, std::string> stacks;  // by rank, JSON as of whereabouts(), if they were taken
 };
 
 // A call under way. Two owners: the caller, who may give up waiting, and the pool's thread, which

@@ -38,6 +38,7 @@ struct Ping {
 };
 struct Dump {
     std::uint64_t token = 0;
+    bool stack = true;  // else only the collectives, without disturbing the main thread
 };
 struct Quit {};
 
@@ -61,6 +62,7 @@ struct Stack {
     std::uint64_t token = 0;
     std::string text;
     std::string main;
+    std::string collectives;
 };
 struct Display {
     CallId call = 0;

@@ -108,14 +108,11 @@ def _run(
         )
 
     with _Stops(owner) as stops:
-        began_ns = time.monotonic_ns()
         ticket = out.begin(sink, start)
         stops.began(ticket.id)
         _watch(owner, group, ticket, line, sink)
         out.finish(ticket.id)
-        ended = outcome.collect(
-            owner, ticket, group.world, options.timeout, stops.count > 0, began_ns
-        )
+        ended = outcome.collect(owner, ticket, group.world, options.timeout, stops.count > 0)
         _finish_tracking(handle, ended)
         line.finish(*outcome.final_words(ended))
         if track == "always" and line.lacks_link():

@@ -18,6 +18,8 @@ from .errors import (
     capture_failure,
     format_ranks,
 )
+from .errors.failure import Link
+from .whereabouts import differences, read
 
 
 class CallInterrupted(KeyboardInterrupt):
@@ -47,16 +49,15 @@ def collect(
     world: int,
     timeout: float | None,
     stopped: bool,
-    began_ns: int,
 ) -> Ended:
     """Reads the outcomes of a call that is over. Never raises for what ranks have done.
 
-    `stopped`: the user pressed Stop. `began_ns`: when the call began, by time.monotonic_ns().
+    `stopped`: the user pressed Stop.
     """
     view = ticket.view()
     reports = _Reports()
     for one in ticket.outcomes():
-        reports.add(one, began_ns)
+        reports.add(one)
     unsound = view["cause"] in ("stop", "deadline") or reports.pressed or bool(reports.deaths)
     return Ended(
         reports.values,
@@ -75,37 +76,37 @@ class _Reports:
         self.failures: dict[int, RankFailure] = {}
         self.deaths: dict[int, RankDeath] = {}
         self.pressed = False  # a rank ended only because we made it
-        #: (whether it is a consequence, seconds, rank) of every rank that gave no value.
-        self._order: list[tuple[bool, float, int]] = []
+        self._ends: list[_End] = []  # of ranks that gave no value
 
-    def add(self, one: dict[str, Any], began_ns: int) -> None:
-        rank, consequence = one["rank"], one["consequence"]
+    def add(self, one: dict[str, Any]) -> None:
+        rank, consequence, seconds = one["rank"], one["consequence"], one["seconds"]
         self.pressed = self.pressed or consequence
         if one["state"] == "died":
             self.deaths[rank] = _death(one)
-            self._order.append((consequence, one["seconds"], rank))
+            self._ends.append(_End(rank, seconds, consequence))
             return
         try:
             loaded = serialize.load(one["frames"], one["fd"])
         except BaseException as problem:
             error = ResultError(rank, f"it cannot be unpickled here: {problem!r}")
             self.failures[rank] = capture_failure(error)
-            self._order.append((False, one["seconds"], rank))
+            self._ends.append(_End(rank, seconds))
             return
         if one["state"] == "returned":
             self.values[rank] = loaded
-        elif not (consequence and (_is_abort(loaded) or _follows(loaded))):
-            # One clock for all processes: the time of raising, not that of arriving here.
-            when = (one["raised_ns"] - began_ns) / 1e9
+        elif not (consequence and (_is_abort(loaded) or _by_a_peer(loaded))):
             self.failures[rank] = loaded
-            self._order.append((consequence or _follows(loaded), when, rank))
+            self._ends.append(_End(rank, seconds, consequence, _by_a_peer(loaded)))
 
     def first(self) -> int | None:
         """The rank that failed first, by itself; None if none did. Of ranks that failed alike it is
         the lowest: which of them was quicker says nothing."""
-        if not self._order:
+        ends = [end for end in self._ends if not end.consequence] or self._ends
+        if not ends:
             return None
-        first = min(self._order)[2]
+        earliest = min(end.seconds for end in ends)
+        own = [e for e in ends if not e.by_a_peer and e.seconds <= earliest + _SAME_EVENT_S]
+        first = min(own or ends, key=lambda end: (end.seconds, end.rank)).rank
         failure = self.failures.get(first)
         if failure is None:
             return first
@@ -113,16 +114,44 @@ class _Reports:
         return min(r for r, f in self.failures.items() if (f.kind, f.message) == same)
 
 
+#: Ranks see a peer's end before it is known here, and before a peer that unwinds has come to say
+#: what it raised. A failure of communication within so many seconds before one that is none is the
+#: consequence of it; one that is older stands by itself.
+_SAME_EVENT_S = 2.0
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a rank came to give no value. seconds: since the call's begin, by one clock for all.
+
+    consequence: it ended after we had begun to end it. by_a_peer: a failure of communication.
+    """
+
+    rank: int
+    seconds: float
+    consequence: bool = False
+    by_a_peer: bool = False
+
+
 def _is_abort(failure: RankFailure) -> bool:
     return failure.kind.rpartition(".")[2] in ("CallAborted", "KeyboardInterrupt")
 
 
-def _follows(failure: RankFailure) -> bool:
-    """Whether an exception speaks of another rank's end: it then is not the first cause, whatever
-    the order of arrival."""
-    text = f"{failure.kind}: {failure.message}"
-    return failure.kind.rpartition(".")[2] in ("DistNetworkError", "DistBackendError") or any(
-        sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/")
+def _by_a_peer(failure: RankFailure) -> bool:
+    """Whether an exception, or what it came out of, is a failure of communication: by its type or
+    by where it was raised; those of the backward pass by what gloo and NCCL say."""
+    return any(_of_communication(link) for link in failure.chain)
+
+
+def _of_communication(link: Link) -> bool:
+    name = link.kind.rpartition(".")[2]
+    if name in ("DistNetworkError", "DistBackendError", "DistStoreError"):
+        return True
+    if name != "RuntimeError":
+        return False
+    where = link.frames[-1].filename if link.frames else ""
+    return f"{os.sep}torch{os.sep}distributed{os.sep}" in where or any(
+        sign in link.message for sign in ("gloo/transport/", "NCCL error", "ncclRemoteError")
     )
 
 
@@ -145,7 +174,10 @@ def _error(
 ) -> BaseException | None:
     if view["cause"] == "deadline":
         assert timeout is not None
-        return build_timeout(timeout, view["stacks"], reports.failures, reports.values)
+        found = {rank: read(answer) for rank, answer in view["stacks"].items()}
+        where = {rank: one.stack for rank, one in found.items()}
+        waits = "\n".join(differences(found))
+        return build_timeout(timeout, where, reports.failures, reports.values, waits)
     first = reports.first()
     if view["cause"] == "stop" or (stopped and first is None):
         killed = sorted(reports.deaths)

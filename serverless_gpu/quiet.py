@@ -1,7 +1,8 @@
 """Says where ranks are when nothing has happened for a while.
 
-It does not claim that they hang: a long quiet computation is told apart by the CPU it uses, and
-what is shown is what is known. While ranks print or compute it costs nothing but a look at a clock.
+It does not claim that they hang: a long quiet computation is told apart by the CPU it uses and by
+the collectives it goes through, and what is shown is what is known. While ranks print it costs
+nothing but a look at a clock.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 
 from . import _core, stacks
 from .errors.failure import format_ranks
+from .whereabouts import Whereabouts, differences, read
 
-#: Seconds without output and without CPU use until ranks are asked where they are.
+#: Seconds without output until ranks are asked: where they are if they do not compute either, else
+#: only whether they wait in a collective for that long.
 DEFAULT_LIMIT = 30.0
 #: Seconds between two times that they are asked.
 _AGAIN = 5.0
@@ -55,9 +58,9 @@ class QuietWatch:
         self._core = core
         self._members = members
         self._limit = limit()
-        self._active = time.monotonic()
+        self._heard = self._worked = time.monotonic()  # when ranks last wrote; computed or wrote
         self._cpu: tuple[float, dict[int, float]] | None = None
-        self._asked = 0.0
+        self._next = 0.0  # when ranks may be asked again
         self._found: Quiet | None = None
 
     def look(self, view: dict[str, Any], last_output: float) -> Quiet | None:
@@ -66,18 +69,16 @@ class QuietWatch:
         `last_output` is the time (monotonic, seconds) at which ranks last wrote something.
         """
         now = time.monotonic()
-        if last_output > self._active:
-            self._active, self._found = last_output, None
-        if now - self._active < self._limit / 2:
+        if last_output > self._heard:
+            self._heard, self._found = last_output, None
+        if now - self._heard < self._limit / 2:
             return None
-        if not self._started() or self._computing(now):
-            self._active, self._found = now, None
-            return None
-        if now - self._active < self._limit:
-            return None
-        if now - self._asked >= _AGAIN:
-            self._asked = now
-            self._found = self._ask(view, now - self._active)
+        if not self._started():
+            self._heard = self._worked = now
+        if self._computing(now):
+            self._worked = now
+        if now - self._heard >= self._limit and now >= self._next:
+            self._found = self._ask(view, now)
         return self._found
 
     def _started(self) -> bool:
@@ -96,22 +97,48 @@ class QuietWatch:
         seconds = now - before[0]
         return any(used[c] - before[1].get(c, used[c]) > _BUSY * seconds for c in used)
 
-    def _ask(self, view: dict[str, Any], seconds: float) -> Quiet:
-        states = {rank: s for (rank, _), s in zip(self._members, view["states"], strict=True)}
-        running = [(r, child) for r, child in self._members if states[r] == "running"]
-        ticket = self._core.stacks([child for _, child in running])
+    def _ask(self, view: dict[str, Any], now: float) -> Quiet | None:
+        """Ranks that are idle are asked for all; of others it is only asked whether they wait in a
+        collective, for those that wait for a GPU use their CPU too."""
+        idle = now - max(self._worked, self._heard)
+        if idle >= self._limit:
+            self._next = now + _AGAIN
+            return self._report(view, f"no output and no CPU used for {idle:.0f} s")
+        running = self._running(view)
+        answers = self._answers(running, stack=False)
+        waiting = max((one.waiting() for one in answers.values()), default=0.0)
+        if waiting < self._limit:
+            self._next = now + self._limit / 2
+            return None
+        self._next = now + _AGAIN
+        return self._report(view, f"no output for {now - self._heard:.0f} s")
+
+    def _running(self, view: dict[str, Any]) -> dict[int, int]:
+        """Rank to child."""
+        states = zip(self._members, view["states"], strict=True)
+        return {rank: child for (rank, child), state in states if state == "running"}
+
+    def _answers(self, running: dict[int, int], *, stack: bool) -> dict[int, Whereabouts]:
+        ticket = self._core.whereabouts(list(running.values()), stack=stack)
         ticket.wait(_ANSWER)
-        answers = ticket.answers()
-        found = {r: text for r, child in running if (text := answers.get(child)) is not None}
-        silent = [r for r, child in running if child not in answers]
-        parts = [stacks.summary(found)] if found else []
+        got = {child: text for child, text in ticket.answers().items() if text is not None}
+        return {rank: read(got[child]) for rank, child in running.items() if child in got}
+
+    def _report(self, view: dict[str, Any], what: str) -> Quiet:
+        running = self._running(view)
+        found = self._answers(running, stack=True)
+        where = {rank: one.stack for rank, one in found.items()}
+        parts = [stacks.summary(where)] if where else []
+        silent = running.keys() - found.keys()
         if silent:
             parts.append(f"[{format_ranks(silent)}] stopped: not even its agent answers")
-        ended = [r for r in states if states[r] != "running"]
+        ended = [rank for rank, _ in self._members if rank not in running]
         if ended:
             parts.append(f"[{format_ranks(ended)}] ended")
-        line = f"no output and no CPU used for {seconds:.0f} s: " + "; ".join(parts)
-        return Quiet(line, tuple(stacks.report(found)))
+        waits = differences(found)
+        return Quiet(
+            "; ".join([f"{what}: {'; '.join(parts)}", *waits]), tuple(stacks.report(where))
+        )
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -45,6 +45,7 @@ class Status:
         self._started = time.monotonic()
         self._shown: dict[str, Any] | None = None
         self._final: list[str] = []
+        self._told = False  # that it is quiet
         self._ready_after: float | None = 0.0 if self.warm else None
 
     def show(
@@ -156,6 +157,10 @@ class Status:
             return
         kind = "display_data" if self._shown is None else "update_display_data"
         self._shown = data
+        if quiet is not None and not self.host.rich and not self._told:
+            # A script has no line to update, and somebody may wait in front of it.
+            self._told = True
+            self.host.stream(self.parent, "stderr", "\n".join([quiet.line, *quiet.details, ""]))
         message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
         if self.host.rich:
             self.host.message(self.parent, kind, message)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
 from ..errors import RankFailure, ResultError, capture_failure
-from . import children, environment, process_group, streams
+from . import children, collectives, environment, process_group, streams
 
 SOCKET_FD = 3
 #: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
@@ -46,6 +46,7 @@ class RankProcess:
         self.call = 0
         self.rank = -1
         self.world = 0
+        self.began_ns = 0  # time.time_ns() at the begin of the call
 
     def on_sigint(self, signum: int, frame: types.FrameType | None) -> None:
         """Raises in user code only: a late signal never reaches into the next call."""
@@ -74,6 +75,7 @@ class RankProcess:
         self, call: int, number: int, world: int, mode: str, frames: list[bytes], fd: int
     ) -> None:
         self.call, self.rank, self.world = call, number, world
+        self.began_ns = time.time_ns()
         raised_ns, ok = 0, True
         try:
             payload = self._work(mode, pickle.loads(frames[0]), frames[1:], fd)
@@ -132,6 +134,12 @@ def _fresh_main() -> None:
     sys.modules["__main__"] = main_module
 
 
+def _waiting() -> str:
+    """What the agent asks in a thread of its own."""
+    process = rank.current
+    return collectives.waiting(process.began_ns) if process is not None else ""
+
+
 def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     dump_fd = os.memfd_create("stacks")
     _core.install_dump_signal(DUMP_SIGNAL)
@@ -145,6 +153,7 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
         guard=guard,
         dump_signal=DUMP_SIGNAL,
         dump_fd=dump_fd,
+        collectives=_waiting,
         net=process_group.NET,
     )
     process = RankProcess(agent)

@@ -145,7 +145,7 @@ TEST_F(PoolLife, AStuckRankShowsItsStack) {
     auto asked = children;
     asked.push_back(children[0]);  // twice
     asked.push_back(9999);         // nobody
-    const auto query = pool_->stacks(asked);
+    const auto query = pool_->whereabouts(asked, RankPool::Ask::stack_too);
     ASSERT_TRUE(readable(query->done_fd()));
     const auto answers = query->answers();
     ASSERT_EQ(answers.size(), 4U);
@@ -161,7 +161,7 @@ TEST_F(PoolLife, AQuestionToARankThatDiesIsAnswered) {
     const auto children = pool_->take(1);
     const auto ticket = begin(children, "stop-itself");
     wait_for_begun(1);
-    const auto query = pool_->stacks(children);
+    const auto query = pool_->whereabouts(children, RankPool::Ask::stack_too);
     pool_->kill(children);
     ASSERT_TRUE(readable(query->done_fd()));
     EXPECT_FALSE(query->answers().at(children[0]).has_value());
@@ -185,7 +185,7 @@ TEST_F(PoolLife, WhoWaitsForATicketLearnsOfThePoolsEnd) {
     const auto waiting =
         std::async(std::launch::async, [&] { return readable(ticket->done_fd()); });
     const auto unforked = begin(pool_->take(1), "never");
-    const auto query = pool_->stacks(children);
+    const auto query = pool_->whereabouts(children, RankPool::Ask::stack_too);
     end();
     EXPECT_TRUE(ticket->done());
     EXPECT_TRUE(unforked->done());

@@ -229,7 +229,9 @@ const std::map<std::string, Deed> kDeeds = {{"ok", ok},
 void FakeRank::answer(bool ok, const std::string& text) const {
     agent.end_work();
     const auto mark = agent.mark(RankAgent::MarkFor::message);
-    agent.send(Done{call, ok, mark, ok ? 0 : 1}, {text}, -1);
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    const auto raised = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    agent.send(Done{call, ok, mark, ok ? 0 : raised}, {text}, -1);
 }
 
 std::string FakeRank::wait_for_interrupt() const {

@@ -85,8 +85,12 @@ std::string word_of(const std::string& words, int rank) {
     static RankAgent* current = nullptr;
     const int dump_fd = ::memfd_create("stacks", MFD_CLOEXEC);
     install_signals(current, dump_fd);
-    RankAgent agent({setup.child["key"], UniqueFd(kSocketFd), setup.guard, dump_signal(), dump_fd,
-                     "127.77.", "null"});
+    RankAgent agent({setup.child["key"],
+                     UniqueFd(kSocketFd),
+                     setup.guard,
+                     {dump_signal(), dump_fd, {}},
+                     "127.77.",
+                     "null"});
     current = &agent;
     for (;;) {
         pollfd item{agent.request_fd(), POLLIN, 0};

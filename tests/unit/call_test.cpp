@@ -50,6 +50,26 @@ Pressed pressed(Pressure pressure) {
 constexpr Pressure kPressures[] = {Pressure::none, Pressure::asked, Pressure::cut_if_stuck,
                                    Pressure::cut, Pressure::killed};
 
+// Ranks say when they raised. What is heard of late is not taken for our doing.
+TEST(Call, WhatWasRaisedBeforeWePressedIsNoConsequenceHoweverLateItIsHeardOf) {
+    Call call(2, limits(), kStart);
+    const auto stopped = kStart + 1s;
+    call.stop(stopped);
+    (void)call.advance(stopped);
+    call.ended(0, RankState::raised, stopped + 20ms, stopped - 1ms);
+    call.ended(1, RankState::raised, stopped + 20ms, stopped + 1ms);
+    EXPECT_FALSE(call.ranks()[0].consequence);
+    EXPECT_TRUE(call.ranks()[1].consequence);
+}
+
+TEST(Call, ATimeThatCannotBeIsBroughtIntoTheCall) {
+    Call call(2, limits(), kStart + 1s);
+    call.ended(0, RankState::raised, kStart + 2s, kStart);
+    call.ended(1, RankState::raised, kStart + 2s, kStart + 1h);
+    EXPECT_EQ(call.ranks()[0].at, kStart + 1s);
+    EXPECT_EQ(call.ranks()[1].at, kStart + 2s);
+}
+
 TEST(Call, RunsUntilAllRanksHaveEnded) {
     Call call(2, limits(), kStart);
     EXPECT_FALSE(call.finished());

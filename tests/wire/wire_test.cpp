@@ -150,7 +150,7 @@ TEST(Wire, ABodyMayBeNestedButNotDeeply) {
     EXPECT_FALSE(decode(nested(64)));
     EXPECT_FALSE(decode(nested(1'000'000)));
     const std::string brackets(200, '[');
-    const auto in_text = decode(encode(Stack{1, "\"" + brackets + "\\\"{", ""}));
+    const auto in_text = decode(encode(Stack{1, "\"" + brackets + "\\\"{", "", ""}));
     ASSERT_TRUE(in_text) << "brackets in a text are no nesting";
     EXPECT_EQ(std::get<Stack>(in_text.value().body).text, "\"" + brackets + "\\\"{");
 }
@@ -159,7 +159,7 @@ TEST(Wire, TextThatIsNoUtf8IsSentAsReplacements) {
     const auto message = decode(encode(Stack{1,
                                              "a\xff"
                                              "b",
-                                             ""}));
+                                             "", ""}));
     ASSERT_TRUE(message);
     EXPECT_EQ(std::get<Stack>(message.value().body).text,
               "a\xef\xbf\xbd"
