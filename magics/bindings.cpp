@@ -31,6 +31,8 @@ py::dict cell_command(const std::string& line) {
         d["timeout"] = limit ? py::object(py::float_(std::chrono::duration<double>(*limit).count()))
                              : py::object(py::none());
     }
+    d["wait"] = c.wait ? py::object(py::float_(std::chrono::duration<double>(*c.wait).count()))
+                       : py::object(py::none());
     constexpr const char* kMlflow[] = {"always", "lazy", "off"};
     if (c.mlflow) d["mlflow"] = kMlflow[static_cast<std::size_t>(*c.mlflow)];
     constexpr const char* kOutput[] = {"merged", "all", "none", "ranks"};

@@ -40,6 +40,11 @@ Wrong apply_timeout(CellCommand& command, std::string_view value) {
     return command.timeout->limit ? Wrong{} : Wrong(value);
 }
 
+Wrong apply_wait(CellCommand& command, std::string_view value) {
+    command.wait = value == "0" ? std::chrono::milliseconds(0) : to_duration(value);
+    return command.wait ? Wrong{} : Wrong(value);
+}
+
 Wrong apply_names(std::vector<std::string>& field, std::string_view value) {
     for (const std::string_view name : split_commas(value)) {
         if (!is_identifier(name)) return Wrong(name.empty() ? value : name);
@@ -71,7 +76,7 @@ Wrong apply_fresh(CellCommand& command, std::string_view /*value*/) {
     return {};
 }
 
-const std::array<Flag, 10> kFlags = {{
+const std::array<Flag, 11> kFlags = {{
     {.name = "--gpus",
      .metavar = "N",
      .wants = "a whole number of at least 1",
@@ -98,6 +103,12 @@ const std::array<Flag, 10> kFlags = {{
      .standard = "3h",
      .choices = kNoTimeout,
      .apply = apply_timeout},
+    {.name = "--wait",
+     .metavar = "S",
+     .wants = "seconds such as 0 or 90, or 10m",
+     .help = "wait so long for GPUs that another notebook has, when this cell makes the session",
+     .standard = "SERVERLESS_GPU_WAIT, else 30",
+     .apply = apply_wait},
     {.name = "--push",
      .metavar = "a,b",
      .wants = "names of notebook variables, such as a,b",

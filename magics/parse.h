@@ -41,6 +41,7 @@ struct CellCommand {
     std::optional<std::string> gpu_type;  // as written; not empty
     std::optional<std::string> ranks;     // as RankSet::parse reads it; not empty
     std::optional<Timeout> timeout;
+    std::optional<std::chrono::milliseconds> wait;
     std::vector<std::string> push;  // Python identifiers, each once, in the order written
     std::vector<std::string> pull;  // the same
     bool fresh = false;

@@ -3,7 +3,9 @@
 
 #include "runtime/bindings.h"
 #include "runtime/gpu/gpu_type.h"
+#include "runtime/gpu/lock.h"
 #include "runtime/gpu/nvml.h"
+#include "runtime/gpu/occupants.h"
 #include "runtime/gpu/visible.h"
 
 namespace py = pybind11;
@@ -68,6 +70,15 @@ void bind_values(py::module_& m) {
         .def_readonly("rows_pending", &GpuReading::rows_pending)
         .def_readonly("rows_failed", &GpuReading::rows_failed)
         .def_readonly("processes", &GpuReading::processes);
+    py::class_<Occupant>(m, "Occupant")
+        .def_readonly("pid", &Occupant::pid)
+        .def_readonly("bytes", &Occupant::bytes)
+        .def_readonly("user", &Occupant::user)
+        .def_readonly("name", &Occupant::name);
+    py::class_<HeldGpu>(m, "HeldGpu")
+        .def_readonly("uuid", &HeldGpu::uuid)
+        .def_readonly("pid", &HeldGpu::pid)
+        .def_readonly("notebook", &HeldGpu::notebook);
     py::class_<VisibleGpu>(m, "VisibleGpu")
         .def_readonly("gpu", &VisibleGpu::gpu)
         .def_readonly("uuid", &VisibleGpu::uuid)
@@ -84,7 +95,22 @@ void bind_gpu(py::module_& m) {
         .def_property_readonly("cuda_version", &Nvml::cuda_version)
         .def("gpus", &Nvml::gpus, unlocked)
         .def("read", &Nvml::read, "index"_a, unlocked)
+        .def("read_memory", &Nvml::read_memory, "index"_a, unlocked)
         .def("ancestor", [](const Nvml& n, int a, int b) { return name_of(n.ancestor(a, b)); });
+    // Calls keep the GIL, which makes them one at a time; none of them waits.
+    py::class_<GpuLocks>(m, "GpuLocks")
+        .def(py::init<std::string>(), "folder"_a = kLockFolder)
+        .def(
+            "try_take",
+            [](GpuLocks& locks, const std::vector<std::string>& uuids, const std::string& name) {
+                auto held = locks.try_take(uuids, name);
+                if (!held) throw_os_error(held.error().os_errno, held.error().message.c_str());
+                return std::move(held.value());
+            },
+            "uuids"_a, "notebook"_a, "All or none, without waiting; those that others have.")
+        .def("give_back", &GpuLocks::give_back, "uuids"_a)
+        .def("forget", &GpuLocks::forget, "In a forked child: the parent keeps what it has.");
+    m.def("occupants", &occupants, "reading"_a);
     m.def("find_gpu_driver", &find, "library"_a = kNvmlLibrary);
     m.def("visible_gpus", &visible_gpus, "variable"_a, "gpus"_a);
     m.def("gpu_type_of", &gpu_type_of, "name"_a);

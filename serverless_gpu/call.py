@@ -50,6 +50,7 @@ class Group:
     session: bool
     epoch: str
     device: str
+    note: str = ""  # for the status line
 
 
 def run(
@@ -82,9 +83,10 @@ def _run(
             handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
+    line.note = group.note
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
         name, size = payload.largest
-        line.note = (
+        line.note = (group.note and f"{group.note} · ") + (
             f"sent {payload.nbytes / 1e9:.1f} GB ({name}: {size / 1e9:.1f} GB); "
             "loading it inside the function is cheaper"
         )

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import accelerator, call, pool, serialize
+from . import accelerator, call, gpu_claims, pool, serialize
 from .errors import NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 _KNOWN = (
     "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, "
-    "name"
+    "name, wait"
 )
 
 
@@ -36,6 +36,7 @@ class DistributedFunction(Generic[P, R]):
         mlflow: str | None,
         env: Mapping[str, str],
         name: str | None,
+        wait: float | None = None,
     ) -> None:
         self._function = function
         self._gpus = gpus
@@ -45,6 +46,7 @@ class DistributedFunction(Generic[P, R]):
         self._mlflow = mlflow
         self._env = dict(env)
         self._name = name
+        self._wait = wait
         self._text: str | None = None  # of the function, once it was read
         functools.update_wrapper(self, function)
 
@@ -64,6 +66,7 @@ class DistributedFunction(Generic[P, R]):
             self._mlflow,
             self._env,
             self._name,
+            self._wait,
         )
 
     def __repr__(self) -> str:
@@ -88,6 +91,7 @@ class DistributedFunction(Generic[P, R]):
             TypeError: the arguments do not fit the signature; nothing was started.
             UnpicklableError: something the function needs cannot travel; nothing was started.
             AcceleratorMismatchError: the GPU type is not attached; nothing was started.
+            GpuError: the GPUs do not work, or are in use by others; nothing was started.
             RankError: a rank raised. Also an instance of what it raised.
             RankDiedError: a rank's process ended.
             DistributedTimeoutError: the call did not end within `timeout` seconds.
@@ -115,26 +119,36 @@ class DistributedFunction(Generic[P, R]):
         if self._session:
             from .sessions import session
 
-            return session().run_function(payload, options, self._gpus, here)
-        return _on_fresh_ranks(payload, options, ranks, here.label)
+            return session().run_function(payload, options, self._gpus, here, self._wait)
+        return _on_fresh_ranks(payload, options, ranks, here, self._wait)
 
 
 def _on_fresh_ranks(
-    payload: serialize.Payload, options: call.CallOptions, ranks: int, device: str
+    payload: serialize.Payload,
+    options: call.CallOptions,
+    ranks: int,
+    here: accelerator.Accelerator,
+    wait: float | None,
 ) -> list[Any]:
+    from .sessions import session
+
     owner = pool.get()
-    children = owner.core.take(ranks)
-    group = call.Group(
-        members=list(enumerate(children)),
-        world=ranks,
-        session=False,
-        epoch=f"{owner.token}-f{children[0]}",
-        device=device,
-    )
+    claim = gpu_claims.take(here.devices[:ranks], wait, owner, session().pids())
+    children: list[int] = []
     try:
+        children = owner.core.take(ranks)
+        group = call.Group(
+            members=list(enumerate(children)),
+            world=ranks,
+            session=False,
+            epoch=f"{owner.token}-f{children[0]}",
+            device=here.label,
+            note=claim.note,
+        )
         ended = call.run(owner, group, "function", payload, options)
     finally:
         owner.core.retire(children)
+        gpu_claims.leave(children, claim)
         owner.core.set_spares(max(here_default(), ranks))
     if ended.error is not None:
         raise ended.error
@@ -171,6 +185,7 @@ def distributed(
     mlflow: str | None = None,
     env: Mapping[str, str] | None = None,
     name: str | None = None,
+    wait: float | None = None,
     num_accelerators: int | None = None,
     accelerator_type: str | None = None,
 ) -> Callable[[Callable[P, R]], DistributedFunction[P, R]]: ...
@@ -186,6 +201,7 @@ def distributed(
     mlflow: str | None = None,
     env: Mapping[str, str] | None = None,
     name: str | None = None,
+    wait: float | None = None,
     num_accelerators: int | None = None,
     accelerator_type: str | None = None,
     **unknown: Any,
@@ -203,6 +219,8 @@ def distributed(
         mlflow: "always", "lazy" or "off"; default: SERVERLESS_GPU_MLFLOW, else "always".
         env: environment variables that the ranks get besides the notebook's.
         name: of the MLflow run.
+        wait: seconds to wait for GPUs that another notebook has; default: SERVERLESS_GPU_WAIT,
+            else 30.
         num_accelerators, accelerator_type: the newer spelling of `gpus` and `gpu_type`; the type
             may be written as "GPU_8xH100".
 
@@ -227,6 +245,8 @@ def distributed(
         or math.isinf(timeout)
     ):
         raise ValueError(f"timeout takes seconds above 0, or None for no limit, got {timeout!r}")
+    if wait is not None:
+        gpu_claims.wait_limit(wait)
     if env is not None and not all(isinstance(v, str) for pair in env.items() for v in pair):
         raise TypeError("env takes a dict of strings to strings")
     if gpus is not None and num_accelerators is not None and gpus != num_accelerators:
@@ -244,6 +264,7 @@ def distributed(
             mlflow,
             env or {},
             name,
+            wait,
         )
 
     return decorate if function is None else decorate(function)

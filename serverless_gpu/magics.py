@@ -71,6 +71,7 @@ class Magics:
             fresh=flags["fresh"],
             options=options,
             number=self._shell.execution_count,
+            wait=flags["wait"],
         )
         namespace.update(pulled)
 

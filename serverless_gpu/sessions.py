@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import accelerator, call, pool, serialize
+from . import accelerator, call, gpu_claims, pool, serialize
 from .errors import format_ranks
 
 _sessions = itertools.count(1)
@@ -35,6 +35,8 @@ class Session:
         self._device = ""
         self._number = 0  # of this session among the notebook's
         self._epoch = ""
+        self._claim = gpu_claims.Claim()
+        self._note = ""  # for the next status line
 
     @property
     def gpus(self) -> int:
@@ -53,10 +55,12 @@ class Session:
         fresh: bool = False,
         options: call.CallOptions | None = None,
         number: int | None = None,
+        wait: float | None = None,
     ) -> dict[str, list[Any]]:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
-        `push` sets variables in the ranks first; `number` is the cell's in tracebacks. Returns for
+        `push` sets variables in the ranks first; `number` is the cell's in tracebacks; `wait`:
+        seconds to wait for GPUs that another notebook has, if the session is made. Returns for
         each name in `pull` the list of its values, in rank order. Raises what
         `DistributedFunction.distributed` raises, and SessionError if `gpus` or `ranks` do not fit
         the session.
@@ -70,7 +74,7 @@ class Session:
             payload = serialize.dump(request, what="cell")
             if fresh:
                 self.stop()
-            self._ensure(count if gpus is not None else None, count, here)
+            self._ensure(count if gpus is not None else None, count, here, wait)
             members = self._members(ranks)
             values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
@@ -81,10 +85,11 @@ class Session:
         options: call.CallOptions,
         gpus: int | None,
         here: accelerator.Accelerator,
+        wait: float | None = None,
     ) -> list[Any]:
         """Runs a dumped function call in the session's ranks."""
         with self._lock:
-            self._ensure(gpus, gpus or here.default_ranks, here)
+            self._ensure(gpus, gpus or here.default_ranks, here, wait)
             members = self._members(None)
             values = self._run("function", payload, options, members)
             return [values[rank] for rank, _ in members]
@@ -111,7 +116,12 @@ class Session:
         with self._lock:
             if self._alive() and self._owner is not None:
                 self._owner.core.retire(self._children)
+            self._give_back()
             self._owner, self._children = None, []
+
+    def pids(self) -> list[int]:
+        """Of the session's ranks that are there."""
+        return [rank["pid"] for rank in self.status()["ranks"] if rank["alive"]]
 
     def status(self) -> dict[str, Any]:
         """What there is: `ranks` (a dict per rank with `rank`, `pid`, `alive`), `device`."""
@@ -127,11 +137,22 @@ class Session:
         owner = self._owner
         return owner is not None and owner is pool.running() and not owner.core.broken
 
-    def _ensure(self, asked: int | None, count: int, here: accelerator.Accelerator) -> None:
+    def _give_back(self) -> None:
+        gpu_claims.leave(self._children, self._claim)
+        self._claim = gpu_claims.Claim()
+
+    def _ensure(
+        self,
+        asked: int | None,
+        count: int,
+        here: accelerator.Accelerator,
+        wait: float | None = None,
+    ) -> None:
         if self._children and not self._alive():
             print("The session's ranks ended with their guard; these are new, without variables.")
             if asked is None:
                 count = len(self._children)
+            self._give_back()
             self._children = []
         if self._children:
             if asked is not None and asked != len(self._children):
@@ -144,8 +165,11 @@ class Session:
                 )
             self._replace_dead()
             return
-        self._owner = pool.get()
-        self._children = self._owner.core.take(count)
+        owner = pool.get()
+        self._claim = gpu_claims.take(here.devices[:count], wait, owner)
+        self._note = self._claim.note
+        self._owner = owner
+        self._children = owner.core.take(count)
         self._device = here.label
         self._number = next(_sessions)
         self._new_epoch()
@@ -184,7 +208,8 @@ class Session:
         members: list[tuple[int, int]],
     ) -> dict[int, Any]:
         assert self._owner is not None
-        group = call.Group(members, len(self._children), True, self._epoch, self._device)
+        note, self._note = self._note, ""
+        group = call.Group(members, len(self._children), True, self._epoch, self._device, note)
         ended = call.run(self._owner, group, mode, payload, options)
         if ended.unsound:
             self._new_epoch()

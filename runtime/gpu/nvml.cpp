@@ -134,7 +134,7 @@ void Nvml::add_links(Device device, GpuInfo& info) const {
     info.pcie_width = static_cast<int>(ask<unsigned>(api_.pcie_width, device).value_or(0));
 }
 
-GpuReading Nvml::read(int index) const {
+GpuReading Nvml::read_memory(int index) const {
     GpuReading reading;
     Device device = nullptr;
     int code = api_.handle(static_cast<unsigned>(index), &device);
@@ -149,6 +149,16 @@ GpuReading Nvml::read(int index) const {
         reading.used_bytes = memory.used;
         reading.total_bytes = memory.total;
     }
+    reading.processes = processes(device);
+    return reading;
+}
+
+GpuReading Nvml::read(int index) const {
+    GpuReading reading = read_memory(index);
+    Device device = nullptr;
+    if (!reading.problem.empty() ||
+        api_.handle(static_cast<unsigned>(index), &device) != nvml::kSuccess)
+        return reading;
     if (const auto busy = ask<nvml::Utilization>(api_.utilization, device))
         reading.busy_percent = busy->gpu;
     if (const auto milliwatts = ask<unsigned>(api_.power, device))
@@ -159,7 +169,6 @@ GpuReading Nvml::read(int index) const {
     if (api_.temperature && api_.temperature(device, kTemperatureOfGpu, &celsius) == nvml::kSuccess)
         reading.celsius = celsius;
     add_health(device, reading);
-    reading.processes = processes(device);
     return reading;
 }
 

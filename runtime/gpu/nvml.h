@@ -76,6 +76,7 @@ public:
     int cuda_version() const;           // the newest CUDA the driver runs: 13000 is 13.0; 0 unknown
     std::vector<GpuInfo> gpus() const;  // in order of index
     GpuReading read(int index) const;
+    GpuReading read_memory(int index) const;  // memory and processes alone, which is quicker
     Ancestor ancestor(int first, int second) const;
 
 private:

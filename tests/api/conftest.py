@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from serverless_gpu import _core, call, distributed, pool, sessions
+from serverless_gpu import _core, accelerator, call, distributed, gpu_claims, pool, sessions
+from tests.support import fake_gpus
 from tests.support.stopping import Ready, Stopper
 
 
@@ -30,6 +31,27 @@ def cpu_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU ranks on every machine, without MLflow: that has tests of its own."""
     monkeypatch.setenv("SERVERLESS_GPU_ACCELERATOR", "cpu")
     monkeypatch.setenv("SERVERLESS_GPU_MLFLOW", "off")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[fake_gpus.Machine]:
+    """Makes this process see GPUs: `machine("8xH100", visible="0,1", use="0:PID:MIB")`."""
+
+    def see(name: str, visible: str | None = None, use: str = "") -> None:
+        monkeypatch.setenv("SGPU_FAKE_NVML", name)
+        monkeypatch.setenv("SGPU_FAKE_NVML_USE", use)
+        monkeypatch.setenv("SERVERLESS_GPU_LOCKS", str(tmp_path / "locks"))
+        monkeypatch.delenv("SERVERLESS_GPU_ACCELERATOR", raising=False)
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setattr(accelerator, "LIBRARY", fake_gpus.nvml())
+        accelerator._ask_driver.cache_clear()
+
+    monkeypatch.setattr(gpu_claims, "_locks", None)
+    yield see
+    accelerator._ask_driver.cache_clear()
 
 
 @pytest.fixture

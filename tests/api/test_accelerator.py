@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from serverless_gpu import AcceleratorMismatchError, GPUType, _core, accelerator, distributed
 from serverless_gpu.accelerator import GpuError
-from tests.support import fake_gpus
-
-Machine = Callable[..., None]
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """Makes this process see GPUs: `machine("8xH100", visible="0,1")`."""
-
-    def see(name: str, visible: str | None = None) -> None:
-        monkeypatch.setenv("SGPU_FAKE_NVML", name)
-        monkeypatch.delenv("SERVERLESS_GPU_ACCELERATOR", raising=False)
-        if visible is None:
-            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        else:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        monkeypatch.setattr(accelerator, "LIBRARY", fake_gpus.nvml())
-        accelerator._ask_driver.cache_clear()
-
-    yield see
-    accelerator._ask_driver.cache_clear()
+from tests.support.fake_gpus import Machine
 
 
 def test_all_gpus_are_the_default(machine: Machine) -> None:

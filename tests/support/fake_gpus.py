@@ -6,8 +6,11 @@ import functools
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+#: The fixture of that name in tests/api/conftest.py.
+Machine = Callable[..., None]
 SOURCES = Path(__file__).resolve().parent
 
 

@@ -40,26 +40,28 @@ TEST(CellLine, ReadsEveryFlag) {
                                   .gpu_type = "H100",
                                   .ranks = "0,3-5",
                                   .timeout = Timeout{90s},
+                                  .wait = 5min,
                                   .push = {"a", "b"},
                                   .pull = {"x"},
                                   .fresh = true,
                                   .mlflow = Mlflow::lazy,
                                   .name = "first try",
                                   .output = Output{Output::Kind::ranks, "1,3-5"}};
-    EXPECT_EQ(read("%%distributed --gpus 8 --gpu-type H100 --ranks 0,3-5 --timeout 90 --push a,b "
-                   "--pull x --fresh --mlflow lazy --name 'first try' --output 1,3-5"),
-              expected);
+    EXPECT_EQ(
+        read("%%distributed --gpus 8 --gpu-type H100 --ranks 0,3-5 --timeout 90 --wait 5m --push "
+             "a,b --pull x --fresh --mlflow lazy --name 'first try' --output 1,3-5"),
+        expected);
     EXPECT_EQ(read("--fresh --output=1,3-5 --name=\"first try\" --mlflow=lazy --pull=x --push=a,b "
-                   "--timeout=90 --ranks=0,3-5 --gpu-type=H100 --gpus=8  # as above"),
+                   "--timeout=90 --wait=300 --ranks=0,3-5 --gpu-type=H100 --gpus=8  # as above"),
               expected);
 }
 
 TEST(CellLine, EveryFlagOfTheTableCanBeWritten) {
     for (const Flag& flag : flags()) {
-        const std::string value = flag.name == "--gpus"    ? "2"
-                                  : flag.name == "--ranks" ? "0"
-                                  : flag.choices.empty()   ? "word"
-                                                           : std::string(flag.choices[0]);
+        const std::string value = flag.name == "--gpus"                             ? "2"
+                                  : flag.name == "--ranks" || flag.name == "--wait" ? "0"
+                                  : flag.choices.empty()                            ? "word"
+                                                         : std::string(flag.choices[0]);
         const std::string line = std::string(flag.name) + (flag.takes_value() ? " " + value : "");
         EXPECT_NE(read(line), CellCommand{}) << line;
     }
@@ -74,6 +76,12 @@ TEST(CellLine, ReadsTimesInSecondsAndLargerUnits) {
     for (const std::string text : {"0", "-1", "s", "1x", "1h30", "inf", "nan", "1e99", "0.0001"})
         EXPECT_EQ(error_of("--timeout " + text),
                   "--timeout takes seconds above 0, or 90s, 10m, 2h, or none, got '" + text + "'");
+}
+
+TEST(CellLine, ReadsHowLongToWaitForGpus) {
+    EXPECT_EQ(read("--wait 0").wait, 0s) << "not at all";
+    EXPECT_EQ(read("--wait 10m").wait, 10min);
+    EXPECT_EQ(error_of("--wait soon"), "--wait takes seconds such as 0 or 90, or 10m, got 'soon'");
 }
 
 TEST(CellLine, NamesAddUpAndStandOnceEach) {
@@ -141,9 +149,10 @@ TEST(CellLine, AnUnknownFlagGetsTheNearestOne) {
     for (const auto& [written, meant] : near)
         EXPECT_EQ(error_of(written + " 2"),
                   "unknown flag " + written + "; did you mean " + meant + "?");
-    EXPECT_EQ(error_of("--quite"),
-              "unknown flag --quite; the flags are --gpus, --gpu-type, --ranks, --timeout, --push, "
-              "--pull, --fresh, --mlflow, --name, --output");
+    EXPECT_EQ(
+        error_of("--verbose"),
+        "unknown flag --verbose; the flags are --gpus, --gpu-type, --ranks, --timeout, --wait, "
+        "--push, --pull, --fresh, --mlflow, --name, --output");
 }
 
 TEST(CellLine, AWordThatNoFlagTakesSaysWhereItBelongs) {
