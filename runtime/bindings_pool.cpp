@@ -167,6 +167,7 @@ void bind_pool(py::module_& m) {
              "timeout"_a, "grace"_a, "output"_a, "output_ranks"_a, "colour"_a,
              "Starts a call; takes `fd` over. `timeout` and `grace` in seconds.")
         .def("stop", &RankPool::stop, unlocked)
+        .def("cut_short", &RankPool::cut_short, unlocked)
         .def(
             "start_service",
             [](RankPool& p, const std::string& entry, const std::string& config, double linger) {

@@ -34,6 +34,10 @@ void Call::stop(Clock::time_point now) {
     begin_end(EndCause::stop, pressure_ == Pressure::none ? Pressure::asked : next_, now);
 }
 
+void Call::cut_short(Clock::time_point now) {
+    if (cause_ == EndCause::failure && pressure_ == Pressure::none && step_at_) step_at_ = now;
+}
+
 void Call::begin_end(EndCause cause, Pressure first, Clock::time_point at) {
     if (cause_ == EndCause::none) cause_ = cause;
     next_ = first;

@@ -75,6 +75,9 @@ public:
     // The user pressed Stop.
     void stop(Clock::time_point now);
 
+    // Ranks that still run after a failure cannot end by themselves: their grace is over.
+    void cut_short(Clock::time_point now);
+
     // Takes the steps that are due and returns what they ask for.
     std::vector<Order> advance(Clock::time_point now);
 

@@ -64,6 +64,11 @@ void PoolThread::stop(CallId id) {
     if (found != calls_.end()) found->second.state.stop(Clock::now());
 }
 
+void PoolThread::cut_short(CallId id) {
+    const auto found = calls_.find(id);
+    if (found != calls_.end()) found->second.state.cut_short(Clock::now());
+}
+
 RunningCall* PoolThread::call_of(const Child& child) {
     const auto found = calls_.find(child.call);
     return found == calls_.end() ? nullptr : &found->second;

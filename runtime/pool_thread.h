@@ -29,6 +29,7 @@ public:
     void kill(const std::vector<ChildId>& ids);
     void begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket);
     void stop(CallId id);
+    void cut_short(CallId id);
     void start_service(ChildId id, std::string entry, std::string config,
                        std::chrono::milliseconds linger, std::shared_ptr<QueryTicket> ticket);
     void whereabouts(const std::vector<ChildId>& ids, bool stack,

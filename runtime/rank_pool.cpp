@@ -151,6 +151,10 @@ void RankPool::stop(CallId call) {
     post([this, call] { core_->stop(call); });
 }
 
+void RankPool::cut_short(CallId call) {
+    post([this, call] { core_->cut_short(call); });
+}
+
 std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
     const std::string& entry, const std::string& config, std::chrono::milliseconds linger) {
     ChildId id = 0;

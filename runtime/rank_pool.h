@@ -79,6 +79,8 @@ public:
     std::shared_ptr<CallTicket> begin_call(CallRequest request);
     // The user pressed Stop; a second time: sooner.
     void stop(CallId call);
+    // Ranks that still run after a failure wait for the one that failed: no need for their grace.
+    void cut_short(CallId call);
 
     // Starts a helper process that runs `entry` ("module:function") with the JSON `config`. The
     // ticket's answer is what it reports once it is ready. With `linger` it may outlive the

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status
+from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status, waiting
 from .errors import DistributedTimeoutError, parse_ranks
 from .outcome import Ended
 from .tracking import client as tracking
@@ -218,9 +218,11 @@ def _watch(
 ) -> None:
     """Waits for the end of the call and updates its line."""
     watch = quiet.QuietWatch(owner.core, group.members)
+    peers = waiting.FailedPeerWatch(owner.core, group.members, ticket.id)
     while not ticket.wait(status.INTERVAL):
         owner.store_file()  # one that has died is replaced: ranks may be waiting for it
         view = ticket.view()
+        peers.look(view)
         line.show(view, ready=owner.fork_server_up(), quiet=watch.look(view, sink.last_output))
 
 

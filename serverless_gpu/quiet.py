@@ -14,15 +14,13 @@ from typing import Any
 
 from . import _core, stacks
 from .errors.failure import format_ranks
-from .whereabouts import Whereabouts, differences, read
+from .whereabouts import ask, differences, running_of
 
 #: Seconds without output until ranks are asked: where they are if they do not compute either, else
 #: only whether they wait in a collective for that long.
 DEFAULT_LIMIT = 30.0
 #: Seconds between two times that they are asked.
 _AGAIN = 5.0
-#: Seconds that their agents get to answer; they need a millisecond.
-_ANSWER = 1.0
 #: Share of one core above which a rank counts as computing.
 _BUSY = 0.2
 
@@ -104,8 +102,8 @@ class QuietWatch:
         if idle >= self._limit:
             self._next = now + _AGAIN
             return self._report(view, f"no output and no CPU used for {idle:.0f} s")
-        running = self._running(view)
-        answers = self._answers(running, stack=False)
+        running = running_of(self._members, view)
+        answers = ask(self._core, running, stack=False)
         waiting = max((one.waiting() for one in answers.values()), default=0.0)
         if waiting < self._limit:
             self._next = now + self._limit / 2
@@ -113,20 +111,9 @@ class QuietWatch:
         self._next = now + _AGAIN
         return self._report(view, f"no output for {now - self._heard:.0f} s")
 
-    def _running(self, view: dict[str, Any]) -> dict[int, int]:
-        """Rank to child."""
-        states = zip(self._members, view["states"], strict=True)
-        return {rank: child for (rank, child), state in states if state == "running"}
-
-    def _answers(self, running: dict[int, int], *, stack: bool) -> dict[int, Whereabouts]:
-        ticket = self._core.whereabouts(list(running.values()), stack=stack)
-        ticket.wait(_ANSWER)
-        got = {child: text for child, text in ticket.answers().items() if text is not None}
-        return {rank: read(got[child]) for rank, child in running.items() if child in got}
-
     def _report(self, view: dict[str, Any], what: str) -> Quiet:
-        running = self._running(view)
-        found = self._answers(running, stack=True)
+        running = running_of(self._members, view)
+        found = ask(self._core, running, stack=True)
         where = {rank: one.stack for rank, one in found.items()}
         parts = [stacks.summary(where)] if where else []
         silent = running.keys() - found.keys()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from . import _core
 from .errors.failure import format_ranks
+
+#: Seconds that agents get to answer; they need a millisecond.
+_ANSWER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,25 @@ def read(answer: str) -> Whereabouts:
     found = json.loads(fields["collectives"] or "[]")
     collectives = (Collective(**{**one, "shape": tuple(one["shape"])}) for one in found)
     return Whereabouts(fields["text"], tuple(collectives))
+
+
+def running_of(members: Sequence[tuple[int, int]], view: Mapping[str, Any]) -> dict[int, int]:
+    """The (rank, child) of a call that still run by its view: rank to child."""
+    states = zip(members, view["states"], strict=True)
+    return {rank: child for (rank, child), state in states if state == "running"}
+
+
+def ask(core: _core.RankPool, ranks: Mapping[int, int], *, stack: bool) -> dict[int, Whereabouts]:
+    """Asks the children of `ranks` (rank to child); those that answered within a second."""
+    ticket = core.whereabouts(list(ranks.values()), stack=stack)
+    ticket.wait(_ANSWER_S)
+    got = {child: text for child, text in ticket.answers().items() if text is not None}
+    return {rank: read(got[child]) for rank, child in ranks.items() if child in got}
+
+
+def waits_for_all(found: Whereabouts) -> int:
+    """The number of the default group's collective that a rank waits in; 0 if it waits in none."""
+    return next((c.number for c in found.collectives if c.default and c.pending), 0)
 
 
 def differences(found: Mapping[int, Whereabouts]) -> list[str]:

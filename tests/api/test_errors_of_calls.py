@@ -13,7 +13,7 @@ import psutil
 import pytest
 from rank_code import rank_number
 
-from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, distributed
+from serverless_gpu import DistributedTimeoutError, RankDiedError, RankError, call, distributed
 from serverless_gpu.errors import format_ranks
 from tests.support.stopping import Ready
 
@@ -85,6 +85,49 @@ def test_ranks_that_wait_for_the_failed_one_are_stopped() -> None:
     with pytest.raises(ValueError, match="bad batch on rank 1") as caught:
         fail.distributed()
     assert caught.value.rank == 1
+
+
+def test_who_can_only_wait_for_the_failed_one_gets_no_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "GRACE", 24 * 3600.0)
+
+    @distributed(gpus=3)
+    def uneven() -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if dist.get_rank() == 1:
+            raise KeyError("label_map")
+        dist.barrier()
+
+    with pytest.raises(KeyError) as caught:
+        uneven.distributed()
+    assert caught.value.rank == 1  # type: ignore[attr-defined]
+
+
+def test_who_works_after_another_s_failure_may_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "GRACE", 24 * 3600.0)
+
+    @distributed(gpus=3)
+    def uneven() -> str:
+        import time
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            raise KeyError("label_map")
+        if dist.get_rank() == 1:
+            time.sleep(3)
+            return "saved"
+        dist.barrier()
+        return "never"
+
+    with pytest.raises(KeyError) as caught:
+        uneven.distributed()
+    assert caught.value.results == {1: "saved"}  # type: ignore[attr-defined]
 
 
 def test_the_cause_is_named_even_if_consequences_arrive_first() -> None:

@@ -70,6 +70,26 @@ TEST(Call, ATimeThatCannotBeIsBroughtIntoTheCall) {
     EXPECT_EQ(call.ranks()[1].at, kStart + 2s);
 }
 
+TEST(Call, TheGraceAfterAFailureCanBeCutShort) {
+    Call call(3, limits(), kStart);
+    call.ended(0, RankState::raised, kStart);
+    call.cut_short(kStart + 1s);
+    EXPECT_EQ(call.advance(kStart + 1s), (Orders{{Kind::cut, 1}, {Kind::cut, 2}}));
+    EXPECT_EQ(call.pressure(), Pressure::cut);
+}
+
+TEST(Call, ThereIsNothingToCutShortWithoutAFailureOrOnceRanksArePressed) {
+    Call sound(2, limits(), kStart);
+    sound.cut_short(kStart);
+    EXPECT_TRUE(sound.advance(kStart).empty());
+    for (const Pressure pressure : kPressures) {
+        Pressed p = pressed(pressure);
+        const auto due = p.call.next_due();
+        p.call.cut_short(p.now);
+        EXPECT_EQ(p.call.next_due(), due);
+    }
+}
+
 TEST(Call, RunsUntilAllRanksHaveEnded) {
     Call call(2, limits(), kStart);
     EXPECT_FALSE(call.finished());
