@@ -117,7 +117,7 @@ def _run(
         ended = outcome.collect(owner, ticket, group.world, options.timeout, stops.count > 0)
         _finish_tracking(handle, ended)
         line.finish(*outcome.final_words(ended))
-        if track == "always" and line.lacks_link():
+        if track == "always":
             out.links.add(line)
     return ended
 

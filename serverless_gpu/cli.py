@@ -21,6 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Wrong usage ends the process with 2, as argparse does.
     """
     options = _parser().parse_args(argv)
+    if options.command == "mlflow-replay":
+        from .tracking.replay import command
+
+        return command(options.file, options.to)
     try:
         where = install_kernelspec(prefix=options.prefix)
     except (ImportError, OSError, LookupError) as error:
@@ -60,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="serverless-gpu", description="Distributed PyTorch from a Jupyter notebook."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     install = commands.add_parser(
         "install",
         help="make the kernel known to a Jupyter of another environment",
@@ -84,6 +88,14 @@ def _parser() -> argparse.ArgumentParser:
         help="under the prefix of this Python",
     )
     install.set_defaults(prefix=None)
+    replay = commands.add_parser(
+        "mlflow-replay",
+        help="write what an MLflow store did not take into it",
+        description="The file is named in the status line of a call whose store was away. Tokens "
+        "and passwords are not in it: they come from the environment, as ever.",
+    )
+    replay.add_argument("file", metavar="FILE", type=Path)
+    replay.add_argument("--to", metavar="URI", help="another store than the one that was away")
     return parser
 
 

@@ -1,4 +1,5 @@
-"""Links of runs that were made later than their calls ended: shown as soon as they are known."""
+"""What becomes known of runs after their calls ended: links of runs that were made later, and
+trouble at the run's end."""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ _SLOW_LIMIT = 0.5
 
 
 class LateLinks:
-    """Status lines that wait for their link. Threads: any; one lock, held while publishing."""
+    """Status lines that wait for news of their run, first of all for its link.
+
+    Threads: any; one lock, held while publishing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[float, Status]] = []
+        self._waiting: list[tuple[float, Status]] = []  # for the link
+        self._settling: list[tuple[float, Status]] = []  # for the run's end; nobody waits for that
         self._slow = False
 
     def add(self, line: Status) -> None:
@@ -28,17 +33,25 @@ class LateLinks:
             self._waiting.append((time.monotonic() + _LIMIT, line))
 
     def missing(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._settling)
 
     def look(self) -> None:
-        """Shows the links that are known by now; gives up those whose time is over."""
-        if not self._waiting:
+        """Shows what is known by now; gives up those whose time is over."""
+        if not self.missing():
             return
         with self._lock:
+            now = time.monotonic()
+            settling, self._settling = self._settling, []
+            for limit, line in settling:
+                if line.settled():
+                    line.show_link()
+                elif now < limit:
+                    self._settling.append((limit, line))
             still = []
             for limit, line in self._waiting:
                 if not line.lacks_link():
                     line.show_link()
+                    self._settling.append((limit, line))
                 elif time.monotonic() < limit:
                     still.append((limit, line))
                 else:

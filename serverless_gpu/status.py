@@ -13,7 +13,7 @@ from .hosts import Host
 from .quiet import Quiet
 
 if TYPE_CHECKING:
-    from .tracking.client import RunHandle
+    from .tracking.client import RunHandle, RunInfo
 
 #: Seconds between two updates, at least.
 INTERVAL = 0.25
@@ -76,6 +76,10 @@ class Status:
         run = self.run
         return run is not None and self.host.rich and run.info() is None and run.error is None
 
+    def settled(self) -> bool:
+        """Whether nothing can change any more about the run."""
+        return self.run is None or not self.host.rich or self.run.ended()
+
     def await_news(self, limit_s: float) -> None:
         """Blocks until there may be news of the run, `limit_s` seconds at most."""
         if self.run is not None:
@@ -118,23 +122,12 @@ class Status:
         """The run's link as text and as HTML; "" if there is none."""
         if self.run is None:
             return "", ""
-        info = self.run.info()
-        if info is None:
-            error = self.run.error
-            return (error, html.escape(error)) if error else ("", "")
-        if info.url:
-            link = html.escape(info.url, quote=True)
-            name = html.escape(info.name)
-            return (
-                f"MLflow run {info.name}: {info.url}",
-                f'MLflow run <a href="{link}" target="_blank" rel="noopener">{name}</a>',
-            )
-        command = info.open_command or ""
-        return (
-            f"MLflow run {info.name} ({info.run_id}); to see it: {command}",
-            f'MLflow run <b title="{info.run_id}">{html.escape(info.name)}</b>, '
-            f"to see it: <code>{html.escape(command)}</code>",
-        )
+        text, rich = _link_forms(self.run.info())
+        trouble = self.run.error
+        if trouble:
+            text = f"{text} · {trouble}" if text else trouble
+            rich = f"{rich} · {html.escape(trouble)}" if rich else html.escape(trouble)
+        return text, rich
 
     def _publish(self, parts: list[str], live: list[str], quiet: Quiet | None = None) -> None:
         text_run, html_run = self._run_forms()
@@ -164,6 +157,24 @@ class Status:
         message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
         if self.host.rich:
             self.host.message(self.parent, kind, message)
+
+
+def _link_forms(info: RunInfo | None) -> tuple[str, str]:
+    if info is None:
+        return "", ""
+    if info.url:
+        link = html.escape(info.url, quote=True)
+        name = html.escape(info.name)
+        return (
+            f"MLflow run {info.name}: {info.url}",
+            f'MLflow run <a href="{link}" target="_blank" rel="noopener">{name}</a>',
+        )
+    command = info.open_command or ""
+    return (
+        f"MLflow run {info.name} ({info.run_id}); to see it: {command}",
+        f'MLflow run <b title="{info.run_id}">{html.escape(info.name)}</b>, '
+        f"to see it: <code>{html.escape(command)}</code>",
+    )
 
 
 def duration(seconds: float) -> str:

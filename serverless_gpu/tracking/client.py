@@ -16,6 +16,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -79,6 +80,11 @@ class RunHandle:
         self._tracker._exchange()
         return self._info
 
+    def ended(self) -> bool:
+        """Whether the tracker has ended the run, as far as it could; never blocks."""
+        self._tracker._exchange()
+        return self._end is not None and self._begin.call not in self._tracker._handles
+
     def wait(self, limit_s: float) -> None:
         """Blocks until there is news for info(), `limit_s` seconds at most."""
         self._tracker._wait_readable(min(_WAIT_S, max(0.0, limit_s)))
@@ -137,6 +143,8 @@ class Tracker:
         self._assembler = Assembler()
         self._outgoing: collections.deque[bytes] = collections.deque()
         self._handles: dict[str, RunHandle] = {}  # of calls that have not ended
+        # There may be news of these, too: a store that is back has got what was kept for it.
+        self._ended: weakref.WeakValueDictionary[str, RunHandle] = weakref.WeakValueDictionary()
         self._failed_at = 0.0
 
     def begin(
@@ -270,13 +278,15 @@ class Tracker:
             self._take(self._assembler.feed(packet))
 
     def _take(self, message: object) -> None:
-        if isinstance(message, Began) and message.call in self._handles:
-            handle = self._handles[message.call]
+        if isinstance(message, Began):
+            handle = self._handles.get(message.call) or self._ended.get(message.call)
+            if handle is None:
+                return
             handle.error = message.error
             if message.info is not None:
                 handle._info = RunInfo(**message.info)
         elif isinstance(message, Ended) and message.call in self._handles:
-            handle = self._handles.pop(message.call)
+            handle = self._ended[message.call] = self._handles.pop(message.call)
             handle.error = message.error or handle.error
 
     def _lost(self, reason: str) -> None:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.runs import (
     END_NAME,
-    END_NUMBER,
     RUNNING,
     Call,
     Runs,
@@ -45,13 +45,16 @@ class Asker:
 class Questions:
     """Used by the tracker's main thread only."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, batches: BatchWriter) -> None:
         self._runs = runs
+        self._batches = batches
 
     def answer(self, who: Asker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Errors: UnknownCall, or what the store raises."""
-        if who.call not in self._runs.calls:
+        call = self._runs.calls.get(who.call)
+        if call is None:
             raise UnknownCall(who.call)
+        who = Asker(who.call, who.rank, self._runs.seen_from(call, who.uri))
         own = getattr(self, "_on_" + method.lstrip("!"), None)
         if own is not None:
             return own(who, *args, **kwargs)
@@ -59,8 +62,35 @@ class Questions:
         return getattr(self._runs.store(self._runs.home(run_id, who.uri)), method)(*args, **kwargs)
 
     def _on_run(self, who: Asker) -> Any:
-        run = self._runs.run_of(self._runs.calls[who.call])
-        return self._runs.store(run.uri).get_run(run.run_id)
+        return self._runs.get_run(self._runs.run_of(self._runs.calls[who.call]))
+
+    def _on_get_run(self, who: Asker, run_id: str) -> Any:
+        run = self._runs.shared.get(run_id)
+        return self._runs.get_run(run) if run else self._runs.store(who.uri).get_run(run_id)
+
+    def _on_get_experiment_by_name(self, who: Asker, name: str) -> Any:
+        """Every ``start_run`` asks for the experiment's id, also while the store is away."""
+        begin = self._runs.calls[who.call].begin
+        known = self._known_experiment(who, name) if name == begin.experiment else None
+        return known or self._runs.store(who.uri).get_experiment_by_name(name)
+
+    def _on_get_experiment(self, who: Asker, experiment_id: str) -> Any:
+        known = self._known_experiment(who, "")
+        wanted = (self._runs.calls[who.call].begin.experiment_id, known and known.experiment_id)
+        if known is not None and experiment_id in wanted:
+            return known
+        return self._runs.store(who.uri).get_experiment(experiment_id)
+
+    def _known_experiment(self, who: Asker, name: str) -> Any:
+        """The experiment of the call as far as it is known without its store, if that is away."""
+        call = self._runs.calls[who.call]
+        run = call.run
+        away = run is not None and (call.stands_in or self._batches.away(run.uri))
+        if run is None or run.made is None or not away:
+            return None
+        from mlflow.entities import Experiment
+
+        return Experiment(run.made.info.experiment_id, name, "", "active")
 
     def _on_flush(self, who: Asker) -> None:
         """All before it has been written by now."""
@@ -81,18 +111,21 @@ class Questions:
         call = self._runs.calls[who.call]
         by_key = {tag.key: tag.value for tag in tags}
         name, parent = run_name or by_key.get(_NAME), by_key.get(_PARENT)
-        if parent is None and who.uri == call.uri:
+        if parent is None and who.uri == self._runs.seen_from(call, call.uri):
             run = self._runs.run_of(call)
             self._runs.rename(call, run, name)
             kept = [tag for tag in tags if tag.key == _NOTE or not tag.key.startswith("mlflow.")]
             if kept:
-                self._runs.store(run.uri).log_batch(run.run_id, [], [], kept)
+                rows = [(tag.key, tag.value) for tag in kept]
+                self._batches.write([(run.uri, run.run_id, [], rows)])
         else:
             uri = self._runs.home(parent, who.uri)
+            if call.run is not None and call.stands_in and uri == call.run.uri:
+                experiment_id = call.run.made.info.experiment_id
             make = (experiment_id, user_id, start_time, tags, run_name)
             run = self._child(call, who, uri, parent, name, make)
         run.inside.add(who.rank)
-        return self._runs.store(run.uri).get_run(run.run_id)
+        return self._runs.get_run(run)
 
     def _child(
         self,
@@ -111,7 +144,7 @@ class Questions:
         run = call.children.get((group, turn))
         if run is None:
             made = self._runs.store(uri).create_run(*make)
-            run = SharedRun(made.info.run_id, uri)
+            run = SharedRun(made.info.run_id, uri, made=made)
             call.children[(group, turn)] = self._runs.shared[run.run_id] = run
         elif run.inside and run.inside <= set(run.ends):  # the others have left it already
             self._runs.store(uri).update_run_info(run.run_id, RUNNING, None, None)
@@ -126,8 +159,8 @@ class Questions:
         run_name: str | None = None,
     ) -> Any:
         run, call = self._runs.shared.get(run_id), self._runs.calls[who.call]
-        store = self._runs.store(run.uri if run else who.uri)
         if run is None:
+            store = self._runs.store(who.uri)
             if run_id not in self._runs.protected:
                 return store.update_run_info(run_id, run_status, end_time, run_name)
             if run_name:  # the notebook's own run goes on running
@@ -140,9 +173,8 @@ class Questions:
             run.ends[who.rank] = verdict(END_NAME[run_status], [earlier])
         is_child = run in call.children.values()
         if is_child and run.ends and run.inside <= set(run.ends):
-            status = END_NUMBER[verdict("FINISHED", run.ends.values())]
-            store.update_run_info(run_id, status, end_time, None)
-        return store.get_run(run_id).info
+            self._batches.end(run.uri, run_id, verdict("FINISHED", run.ends.values()), {})
+        return self._runs.get_run(run).info
 
     def _on_create_experiment(self, who: Asker, name: str, *args: Any, **kwargs: Any) -> Any:
         """'Get it, else create it' by all ranks at once creates one."""
@@ -161,10 +193,7 @@ class Questions:
         """Params only: the first rank's value holds, others' become "rankN/key"."""
         from mlflow.entities import Param
 
-        owners, store = (
-            self._runs.calls[who.call].params,
-            self._runs.store(self._runs.home(run_id, who.uri)),
-        )
+        owners = self._runs.calls[who.call].params
         accepted = []
         for param in params:
             owner, value = owners.get((run_id, param.key), (who.rank, None))
@@ -172,9 +201,7 @@ class Questions:
                 accepted.append(param)
             elif value != param.value:
                 accepted.append(Param(f"rank{who.rank}/{param.key}", param.value))
-        if len(accepted) == 1:
-            store.log_param(run_id, accepted[0])
-        elif accepted:
-            store.log_batch(run_id, [], accepted, [])
+        if accepted:
+            self._batches.write_params(self._runs.home(run_id, who.uri), run_id, accepted)
         for param in params:
             owners.setdefault((run_id, param.key), (who.rank, param.value))

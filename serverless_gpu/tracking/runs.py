@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import getpass
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -15,15 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from serverless_gpu.tracking import fresh, settings, ui, url
+from serverless_gpu.tracking import making, settings, url
+from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Begin, End
+from serverless_gpu.tracking.trouble import impatient, one_line, refused
 
+MAKE_S = 10.0  # for a server to answer, until a call's run is made in a local store instead
 RETRY_S = 5.0  # before a run that could not be made is tried again
 _KEPT_CALLS = 256  # late messages of older calls find their run by its id only
 
 # mlflow.entities.RunStatus
 RUNNING = 1
 END_NAME = {3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+_NAME = "mlflow.runName"
 END_NUMBER = {name: number for number, name in END_NAME.items()}
 
 # Each Begin carries its own choice of these.
@@ -40,6 +43,7 @@ class SharedRun:
     run_id: str
     uri: str
     named: bool = True
+    made: Any = None  # the mlflow Run as it was made, for when its store is away
     inside: set[int] = field(default_factory=set)
     ends: dict[int, str] = field(default_factory=dict)
 
@@ -58,7 +62,12 @@ class Call:
     params: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     info: dict[str, Any] | None = None
-    news: bool = False  # `info` or `error` has changed since the notebook was told
+    told: tuple[Any, ...] = ()  # what the notebook knows
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the run is in a local store because its own was away."""
+        return self.run is not None and self.run.uri != self.uri
 
     def runs(self) -> list[SharedRun]:
         return [*([self.run] if self.run else []), *self.children.values()]
@@ -73,15 +82,21 @@ def verdict(status: str, ranks_say: Iterable[str]) -> str:
     return next((worse for worse in ("FAILED", "KILLED") if worse in said), "FINISHED")
 
 
+class _StillAway(Exception):
+    """The store."""
+
+
 class Runs:
-    def __init__(self, ui_port: Callable[[str], int | None]) -> None:
+    def __init__(self, ui_port: Callable[[str], int | None], batches: BatchWriter) -> None:
         """``ui_port`` gives the loopback port of a local store's UI, see ui.py."""
         from mlflow.tracking._tracking_service import utils
 
         self._utils: Any = utils  # not typed in MLflow
         self._ui_port = ui_port
+        self._batches = batches
         self.calls: dict[str, Call] = {}
         self.shared: dict[str, SharedRun] = {}  # every run of every call, by id
+        self._early_notes: dict[str, list[str]] = {}
         self.protected: set[str] = set()  # the notebook's own runs
         self._taken_over = set(settings.tracking_environment(os.environ))
 
@@ -92,6 +107,7 @@ class Runs:
         self._take_over(begin)
         uri = url.absolute(begin.tracking_uri or self._utils.get_tracking_uri(), begin.cwd)
         call = self.calls[begin.call] = Call(begin, uri)
+        call.notes = self._early_notes.pop(begin.call, [])
         self._forget_deleted(uri)
         self.protected.update(begin.protected)
         while len(self.calls) > _KEPT_CALLS:
@@ -102,12 +118,11 @@ class Runs:
         return call
 
     def end(self, end: End) -> None:
-        """Ends the call's runs. Errors: what the store raises."""
+        """Ends the call's runs. Errors: what the store raises because it refuses that."""
         call = self.calls.get(end.call)
-        tags = dict(end.tags)
         if call is None or call.run is None:
             if end.run_id is not None and end.tracking_uri is not None:
-                self._terminate(end.run_id, end.tracking_uri, end.status, tags)
+                self._batches.end(end.tracking_uri, end.run_id, end.status, _cut(end.tags))
             if call is not None:
                 call.open = False
             return
@@ -117,8 +132,21 @@ class Runs:
         said = [*call.run.ends.values(), *call.notes]
         for run in call.children.values():
             if not run.inside <= set(run.ends):
-                self._terminate(run.run_id, run.uri, verdict(end.status, run.ends.values()), {})
-        self._terminate(call.run.run_id, call.run.uri, verdict(end.status, said), tags)
+                status = verdict(end.status, run.ends.values())
+                self._batches.end(run.uri, run.run_id, status, {})
+        status = verdict(end.status, said)
+        self._batches.end(call.run.uri, call.run.run_id, status, _cut(end.tags))
+        if call.stands_in:  # now it may be copied
+            self._batches.hold(call.uri, -1)
+
+    def moved(self, copied: dict[str, str]) -> None:
+        """Runs of stand-in stores have been copied to where they belong: {old id: new id}."""
+        for call in self.calls.values():
+            if call.run is not None and call.run.run_id in copied:
+                run = SharedRun(copied[call.run.run_id], call.uri)
+                made = self.store(run.uri).get_run(run.run_id)
+                call.run = self.shared[run.run_id] = run
+                call.info = making.describe(made.info, run.uri, self._ui_port)
 
     def kill_open(self) -> None:
         """The notebook is gone: its open runs are KILLED. Never raises."""
@@ -132,9 +160,12 @@ class Runs:
         """A rank's code has ended the call's run with this status."""
         if call_id in self.calls:
             self.calls[call_id].notes.append(status)
+        else:  # a rank is ahead of the notebook's Begin
+            self._early_notes[call_id] = [*self._early_notes.get(call_id, []), status]
 
     def run_of(self, call: Call) -> SharedRun:
-        """The call's run. Errors: MlflowException that says why it could not be made."""
+        """The call's run. Errors: MlflowException that says why there is none, not even in a local
+        store."""
         if call.run is None and (call.error is None or time.monotonic() > call.failed_at + RETRY_S):
             self._try_to_make_run(call)
         if call.run is None:
@@ -148,18 +179,41 @@ class Runs:
         run = self.shared.get(run_id) if isinstance(run_id, str) else None
         return run.uri if run else uri
 
+    def seen_from(self, call: Call, uri: str) -> str:
+        """The store that a URI means for this call: the stand-in for one that was away."""
+        return call.run.uri if call.run is not None and call.stands_in and uri == call.uri else uri
+
     def store(self, uri: str) -> Any:
-        return self._utils._get_store(uri)
+        return open_store(uri)
+
+    def get_run(self, run: SharedRun) -> Any:
+        """The mlflow Run, as it was made if its store is away."""
+        if not self._batches.away(run.uri) or run.made is None:
+            try:
+                return self.store(run.uri).get_run(run.run_id)
+            except Exception as error:
+                if refused(error) or run.made is None:
+                    raise
+                self._batches.failed(run.uri, error)
+        return run.made
+
+    def trouble(self, call: Call) -> str | None:
+        """One line while the call's run is not, or not whole, where it belongs."""
+        if call.run is None:
+            return None if call.error is None else f"MLflow: no run: {one_line(call.error)}"
+        return self._batches.trouble(call.uri)
 
     def rename(self, call: Call, run: SharedRun, name: str | None) -> None:
         """The first name that ranks give holds, unless the notebook has given one."""
         if not name or run.named:
             return
         run.named = True
-        self.store(run.uri).update_run_info(run.run_id, None, None, name)
+        if self._batches.away(run.uri):
+            self._batches.write([(run.uri, run.run_id, [], [(_NAME, name)])])
+        else:
+            self.store(run.uri).update_run_info(run.run_id, None, None, name)
         if run is call.run and call.info is not None:
             call.info = {**call.info, "name": name}
-            call.news = True
 
     def _take_over(self, begin: Begin) -> None:
         for name in self._taken_over - set(begin.environment):
@@ -171,7 +225,8 @@ class Runs:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         # Old stores in "mlruns" go on working, and a server that is away is said to be so soon.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         # MLflow puts a new store and its artifacts into the working directory.
         with contextlib.suppress(OSError):
             os.chdir(begin.cwd)
@@ -190,93 +245,37 @@ class Runs:
             getattr(SqlAlchemyStore, name, {}).pop(uri, None)
 
     def _try_to_make_run(self, call: Call) -> None:
-        call.news = True
-        fresh.ensure(call.uri)
+        begin = call.begin
         try:
-            made = self._resume(call) if call.begin.run_id else self._create(call)
-            named = call.begin.run_name is not None or call.begin.run_id is not None
-            call.run = self.shared[made.run_id] = SharedRun(made.run_id, call.uri, named)
-            call.info = self._describe(call, made)
+            if self._batches.away(call.uri):  # it has just been asked: nobody waits for it again
+                raise _StillAway("the store is away")
+            with impatient(MAKE_S, retries=1):
+                made, uri = making.make_run(self.store, call.uri, begin), call.uri
             call.error = None
         except Exception as error:
             call.error, call.failed_at = error, time.monotonic()
-
-    def _resume(self, call: Call) -> Any:
-        store = self.store(call.uri)
-        store.update_run_info(call.begin.run_id, RUNNING, None, None)
-        return store.get_run(call.begin.run_id).info
-
-    def _create(self, call: Call) -> Any:
-        from mlflow import MlflowClient
-
-        begin = call.begin
-        client = MlflowClient(tracking_uri=call.uri)
-        tags = {"mlflow.user": _user(), **begin.tags}
-        if begin.parent_run_id:
-            tags["mlflow.parentRunId"] = begin.parent_run_id
-        experiment_id = begin.experiment_id or _experiment_id(client, begin.experiment)
-        return client.create_run(experiment_id, tags=tags, run_name=begin.run_name).info
-
-    def _describe(self, call: Call, made: Any) -> dict[str, Any]:
-        """The fields of client.RunInfo."""
-        link = url.run_url(
-            call.uri,
-            made.experiment_id,
-            made.run_id,
-            template=os.environ.get(settings.UI_URL_VARIABLE),
-            host=_databricks_host(call.uri),
-            port=self._ui_port,
-        )
-        return {
-            "run_id": made.run_id,
-            "experiment_id": made.experiment_id,
-            "name": made.run_name,
-            "tracking_uri": call.uri,
-            "artifact_uri": made.artifact_uri,
-            "url": link,
-            "open_command": None if link else url.open_command(call.uri, with_ui=ui.available()),
-        }
-
-    def _terminate(self, run_id: str, uri: str, status: str, tags: dict[str, str]) -> None:
-        from mlflow.entities import RunTag
-        from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
-
-        store = self.store(uri)
-        if tags:
-            rows = [RunTag(key, value[:MAX_TAG_VAL_LENGTH]) for key, value in tags.items()]
-            store.log_batch(run_id, [], [], rows)
-        store.update_run_info(run_id, END_NUMBER[status], int(time.time() * 1000), None)
+            if not isinstance(error, _StillAway):
+                self._batches.failed(call.uri, error)
+            try:
+                uri, made = making.make_stand_in(self._batches.spool(call.uri), begin)
+            except Exception:
+                return  # the first cause is what is told
+            self._batches.hold(call.uri, +1)
+        named = begin.run_name is not None or begin.run_id is not None
+        run = SharedRun(made.info.run_id, uri, named, made)
+        call.run = self.shared[run.run_id] = run
+        call.info = making.describe(made.info, uri, self._ui_port)
 
 
-def _experiment_id(client: Any, name: str | None) -> str:
-    from mlflow.exceptions import MlflowException
+def open_store(uri: str) -> Any:
+    """The mlflow store of a URI."""
+    from mlflow.tracking._tracking_service import utils
 
-    if name is None:
-        return "0"
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return str(client.create_experiment(name))
-        except MlflowException:  # somebody else was faster, or it is a real refusal
-            found = client.get_experiment_by_name(name)
-            if found is None:
-                raise
-    if found.lifecycle_stage == "deleted":
-        raise MlflowException(f"experiment {name!r} is deleted: restore it, or choose another")
-    return str(found.experiment_id)
+    untyped: Any = utils
+    return untyped._get_store(uri)
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's uid without a name
-        return str(os.getuid())
+def _cut(tags: dict[str, str]) -> dict[str, str]:
+    from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
 
-
-def _databricks_host(uri: str) -> str | None:
-    if not uri.startswith("databricks"):
-        return None
-    from mlflow.utils import databricks_utils
-
-    utils: Any = databricks_utils  # not typed in MLflow
-    return str(utils.get_databricks_host_creds(uri).host)
+    return {key: value[:MAX_TAG_VAL_LENGTH] for key, value in tags.items()}

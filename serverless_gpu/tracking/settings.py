@@ -19,6 +19,7 @@ _TRACKER_PREFIXES = ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_", "GOOGLE_", "GCP
 _TRACKER_NAMES = {
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", UI_URL_VARIABLE),
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    *("XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 }
 

@@ -20,7 +20,7 @@ import warnings
 from typing import Any
 
 from serverless_gpu.tracking import fresh, link
-from serverless_gpu.tracking.batches import BatchWriter, one_line
+from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
 from serverless_gpu.tracking.packets import (
     Answer,
@@ -34,7 +34,8 @@ from serverless_gpu.tracking.packets import (
     Note,
 )
 from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
-from serverless_gpu.tracking.runs import Call, Runs
+from serverless_gpu.tracking.runs import Runs, open_store
+from serverless_gpu.tracking.trouble import one_line
 from serverless_gpu.tracking.ui import Uis
 
 BATCH_S = 0.1  # how long metrics are gathered before they are written
@@ -65,13 +66,21 @@ def main(config: dict[str, Any]) -> None:
         # before the tracker starts to work on what they have sent.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     sys.setswitchinterval(0.0005)  # the reader must not wait long for a writer in pure Python
-    inbox = Inbox(listener, notebook, on_late=lambda: os._exit(1))
+    writer: list[_Writer] = []
+
+    def leave_at_once() -> None:
+        with contextlib.suppress(Exception):
+            writer[0].save_rest()
+        os._exit(1)
+
+    inbox = Inbox(listener, notebook, on_late=leave_at_once)
     reader = threading.Thread(target=inbox.read, name="tracker-inbox", daemon=True)
     reader.start()
     with contextlib.suppress(Exception):
         fresh.template()  # once per version of MLflow; the first call then finds it
     try:
-        _Writer(inbox).run()
+        writer.append(_Writer(inbox))
+        writer[0].run()
     finally:
         inbox.finished()
         reader.join(1.0)
@@ -83,9 +92,10 @@ class _Writer:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._uis = Uis()
-        self._runs = Runs(self._uis.port)
-        self._questions = Questions(self._runs)
-        self._batches = BatchWriter(self._runs.store, inbox.leaving)
+        self._batches = BatchWriter(open_store, inbox.leaving)
+        self._runs = Runs(self._uis.port, self._batches)
+        self._questions = Questions(self._runs, self._batches)
+        self._taken: list[tuple[Peer, Any]] = []  # off the inbox, not handled yet
         self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
         self._attached: dict[str, list[Attach]] = {}  # until the run of their call is there
         self._notebook: Peer | None = None
@@ -93,16 +103,19 @@ class _Writer:
     def run(self) -> None:
         give_up: float | None = None
         while (items := self._inbox.take(BATCH_S)) is not None:
+            self._taken = items[::-1]
             logs: list[Log] = []
-            for peer, message in items:
+            while self._taken:
+                peer, message = self._taken.pop()
                 if type(message) is tuple:
-                    uri, run_id, rows, tags = message
-                    logs.append((self._runs.home(run_id, uri), run_id, rows, tags))
+                    logs.append(self._at_home(message))
                     continue
                 self._batches.write(logs)
                 logs = []
                 self._handle(peer, message)
             self._batches.write(logs)
+            if not self._inbox.leaving.is_set():
+                self._retry(at_once=False)
             self._tell_news()
             self._refuse_late()
             if self._inbox.leaving.is_set():
@@ -111,6 +124,20 @@ class _Writer:
                     break
         self._runs.kill_open()
         self._uis.close()
+
+    def save_rest(self) -> None:
+        """In the reader's thread, when run() is stuck in a store after the notebook's end: what is
+        in memory goes into files, and so does the end of open runs."""
+        taken = [*self._taken[::-1], *(self._inbox.take(0) or [])]
+        logs = [self._at_home(message) for _, message in taken if type(message) is tuple]
+        self._batches.save_rest(logs)
+        for call in self._runs.calls.values():
+            for run in call.runs() if call.open else []:
+                self._batches.keep(run.uri, end=[run.run_id, "KILLED", int(time.time() * 1000)])
+
+    def _at_home(self, log: Log) -> Log:
+        uri, run_id, rows, tags = log
+        return self._runs.home(run_id, uri), run_id, rows, tags
 
     def _handle(self, peer: Peer, message: Any) -> None:
         if isinstance(message, Ask):
@@ -171,9 +198,12 @@ class _Writer:
 
     def _tell_news(self) -> None:
         for call_id, call in self._runs.calls.items():
-            if call.news:
-                call.news = False
-                self._tell(Began(call_id, call.info, _run_error(call)))
+            if not call.open and call.told[1:] in ((), (None,)):
+                continue
+            news = (call.info, self._runs.trouble(call))
+            if news != call.told and (call.told or news != (None, None)):
+                call.told = news
+                self._tell(Began(call_id, *news))
                 self._write_attached()
 
     def _end(self, end: End) -> None:
@@ -185,8 +215,18 @@ class _Writer:
             error = None
         except Exception as raised:
             error = f"MLflow: the run could not be ended: {one_line(raised)}"
+        self._retry(at_once=True)
+        trouble = self._runs.trouble(call) if call is not None else None
+        if call is not None and call.told != (call.info, trouble):
+            call.told = (call.info, trouble)
+            self._tell(Began(end.call, *call.told))
         lost = self._batches.take_error([run.run_id for run in call.runs()] if call else [])
-        self._tell(Ended(end.call, error or lost or (_run_error(call) if call else None)))
+        self._tell(Ended(end.call, error or lost or trouble))
+
+    def _retry(self, *, at_once: bool) -> None:
+        for done in self._batches.retry(time.monotonic(), at_once=at_once).values():
+            if done.copied:
+                self._runs.moved(done.copied)
 
     def _write_attached(self) -> None:
         """Artifacts are the product's own additions: a store that refuses them costs nothing."""
@@ -217,10 +257,6 @@ def _attach(client: Any, run_id: str, item: Attach) -> None:
         client.log_text(run_id, item.text, item.artifact_file)
     elif item.path is not None:
         client.log_artifact(run_id, item.path, item.artifact_file or None)
-
-
-def _run_error(call: Call) -> str | None:
-    return None if call.error is None else f"MLflow: no run: {one_line(call.error)}"
 
 
 def _portable(error: Exception) -> Exception:

@@ -85,3 +85,23 @@ def test_without_an_installed_package_the_error_names_it(
     monkeypatch.setattr(cli, "DISTRIBUTION", "serverless-gpu-kernel-not-here")
     assert cli.main(["install"]) == 1
     assert "serverless-gpu-kernel-not-here is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("not ours\n", "is no file of kept MLflow data"),
+        ('{"spool": 99, "uri": "u"}\n', "was kept by a newer version (format 99)"),
+    ],
+)
+def test_replaying_what_is_no_spool_is_one_line(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "spool.jsonl"
+    if text is not None:
+        file.write_text(text)
+    assert cli.main(["mlflow-replay", str(file)]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1

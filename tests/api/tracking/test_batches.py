@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from serverless_gpu.tracking import batches
 from serverless_gpu.tracking.batches import BatchWriter, Distinct
 from serverless_gpu.tracking.packets import Log
 from serverless_gpu.tracking.runs import verdict
+from serverless_gpu.tracking.spool import Spool, records
 
 
 class FakeStore:
@@ -50,6 +52,7 @@ def written_by(store: FakeStore, hurry: bool, *items: Log) -> str | None:
         event.set()
     writer = BatchWriter(lambda uri: store, event)
     writer.write(items)
+    assert writer.trouble("uri") is None
     return writer.take_error(["run"])
 
 
@@ -64,7 +67,7 @@ def test_batches_keep_within_mlflows_limits_and_lose_nothing() -> None:
 
 
 def test_a_store_that_comes_back_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(batches, "_PAUSES_S", (0.001, 0.001))
     failures = iter([ConnectionError("away"), MlflowException("busy"), None])
 
     def before(keys: list[str]) -> None:
@@ -76,16 +79,38 @@ def test_a_store_that_comes_back_gets_everything(monkeypatch: pytest.MonkeyPatch
     assert store.keys() == ["a", "b"]
 
 
-def test_nothing_is_tried_twice_once_the_notebook_is_gone() -> None:
+def test_nothing_is_tried_twice_once_the_notebook_is_gone(tmp_path: Path) -> None:
     attempts: list[list[str]] = []
 
     def before(keys: list[str]) -> None:
         attempts.append(keys)
         raise ConnectionError("away")
 
-    lost = written_by(FakeStore(before), True, log("a", "b"))
+    event = threading.Event()
+    event.set()
+    store = FakeStore(before)
+    writer = BatchWriter(lambda uri: store, event, lambda uri: Spool(uri, tmp_path))
+    writer.write([log("a"), log("b")])
+    writer.write([log("c")])
     assert attempts == [["a", "b"]]
-    assert lost == "MLflow: 2 metrics or tags could not be written: a: away"
+    [path] = tmp_path.iterdir()
+    kept = [record["log"] for _, record in records(path)]
+    assert [row[0] for _, rows, _, _ in kept for row in rows] == ["a", "b", "c"]
+    assert str(writer.trouble("uri")).startswith("MLflow: uri: away; kept until")
+
+
+def test_what_cannot_even_be_kept_is_said_to_be_lost(tmp_path: Path) -> None:
+    def before(keys: list[str]) -> None:
+        raise ConnectionError("away")
+
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    event = threading.Event()
+    event.set()
+    store = FakeStore(before)
+    writer = BatchWriter(lambda uri: store, event, lambda uri: Spool(uri, blocked))
+    writer.write([log("a")])
+    assert "Not a directory" in str(writer.take_error(["run"]))
 
 
 def test_one_entry_that_the_store_refuses_costs_only_itself() -> None:

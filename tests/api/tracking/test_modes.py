@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from serverless_gpu import cli
 from serverless_gpu.tracking.client import mode
 from serverless_gpu.tracking.packets import Assembler, packets
 from serverless_gpu.tracking.settings import tracking_environment
@@ -60,32 +62,24 @@ def log_one() -> None:
     mlflow.log_metric("m", 1.0)
 
 
-def test_a_store_that_is_away_is_one_line_and_the_call_goes_on(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+def test_a_store_that_refuses_is_one_line_and_the_call_goes_on(
+    notebook: Notebook, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens on "discard"
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    client = MlflowClient(tracking_uri=f"sqlite:///{os.getcwd()}/mlflow.db")
+    experiment = client.create_experiment("project")
+    client.delete_experiment(experiment)
     run = notebook.begin()
     assert run.error is None  # begin has not waited
-    ranks = notebook.ranks(1)
-    assert notebook.run(run, ranks, lambda: "trained") == ["trained"]
-    text = wait_until(lambda: run.info() or run.error, "the failure is told")
-    assert text.startswith("MLflow: no run: ")
-    assert "\n" not in text
-    with pytest.raises(RankFailed, match=r"MlflowException.*Connection refused"):
-        notebook.run(run, ranks, log_one)
+    notebook.run(run, notebook.ranks(1), log_one)
+    text = wait_until(lambda: run.info() and run.error, "the failure is told")
+    assert text.startswith(f"MLflow: {client.tracking_uri}: experiment 'project' is deleted: ")
     run.end("FINISHED", timeout=LIMIT_S)
-    assert run.error == text
-
-
-def test_a_store_that_refuses_says_why(notebook: Notebook) -> None:
-    client = MlflowClient(tracking_uri=f"sqlite:///{os.getcwd()}/mlflow.db")
-    client.delete_experiment(client.create_experiment("project"))
-    run = notebook.begin()
-    wait_until(lambda: run.info() or run.error, "the failure is told")
-    assert run.error == (
-        "MLflow: no run: experiment 'project' is deleted: restore it, or choose another"
-    )
+    [path] = (tmp_path / "xdg_state_home" / "serverless-gpu").glob("*.jsonl")
+    assert str(run.error).endswith(f"you run: serverless-gpu mlflow-replay {path}")
+    client.restore_experiment(experiment)
+    assert cli.main(["mlflow-replay", str(path)]) == 0
+    assert [made.data.metrics for made in all_runs()] == [{"m": 1.0}]
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_folder_with_an_old_file_store_goes_on_using_it(notebook: Notebook) -> None:

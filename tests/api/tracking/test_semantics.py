@@ -159,6 +159,25 @@ def test_what_ranks_say_about_the_end_counts_only_for_a_finished_call(
     assert made.data.tags["serverless_gpu.failed_rank"] == "1"
 
 
+def test_what_a_rank_says_before_its_call_is_known_counts_too(notebook: Notebook) -> None:
+    """The rank is quicker than the notebook's Begin."""
+
+    def train() -> None:
+        import mlflow
+
+        mlflow.end_run("FAILED")
+
+    other = notebook.begin()  # so that the tracker is there
+    info_of(other)
+    [rank] = notebook.ranks(1)
+    rank.start(0, {**other.rank_config(0), "call": "call2"}, train)
+    rank.result()
+    run = notebook.begin()
+    run.end("FINISHED", timeout=LIMIT_S)
+    made = mlflow.MlflowClient(info_of(other).tracking_uri).get_run(info_of(run).run_id)
+    assert made.info.status == "FAILED"
+
+
 def test_nested_runs_of_one_name_are_shared_and_of_several_names_are_not(
     notebook: Notebook,
 ) -> None:

@@ -1,0 +1,150 @@
+"""What a tracking store does not take now, kept in a file until it does.
+
+One file per store and tracker, JSON lines, made with the first thing that has to be kept:
+
+    {"spool": 1, "uri": ...}                                    first line
+    {"log": [run_id, metric rows, [[param, value]], [[tag, value]]]}
+    {"end": [run_id, status, milliseconds]}
+    {"copy": {"store", "run_id", "experiment", "experiment_id", "parent_run_id", "into"}}
+    {"written": offset}                                         all before it is in the store
+
+``copy`` is a whole run that was made in a local store because the real one was away. replay.py
+writes all of it later. No line holds a credential: URIs are kept without them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from serverless_gpu.tracking.url import without_credentials
+
+FORMAT = 1
+
+_FOLDER = "serverless-gpu"
+
+
+class SpoolError(ValueError):
+    """The file is no spool, or of a format that this version does not know."""
+
+
+class Spool:
+    """Threads: any; a line is one write to a file that is open for appending.
+    Owns nothing: the file stays."""
+
+    def __init__(self, uri: str, folder: Path | None = None) -> None:
+        self.uri = uri
+        self._folder = folder
+        self._file: int | None = None
+        self.path: Path | None = None  # None as long as nothing is kept
+
+    def keep(self, **record: Any) -> None:
+        """Errors: OSError if there is nowhere to write."""
+        if self._file is None:
+            self._open()
+        self._write(record)
+
+    def stand_in(self) -> tuple[str, str]:
+        """URI and artifact folder of a local store beside the file, for whole runs."""
+        if self.path is None:
+            self._open()
+        assert self.path is not None
+        return f"sqlite:///{self.path.with_suffix('.db')}", str(self.path.with_suffix(".artifacts"))
+
+    def set_aside(self) -> Path | None:
+        """The file is left to the user; what comes later is kept in a new one."""
+        aside = self.path
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self.path = None, None
+        return aside
+
+    def discard(self, *, stand_in: bool) -> None:
+        """All of it is written: the file goes, and the local store beside it if ``stand_in``. What
+        comes later is kept in a new one."""
+        path = self.set_aside()
+        if path is not None:
+            remove(path, stand_in=stand_in)
+
+    def _open(self) -> None:
+        folder = self._folder or state_folder()
+        digest = hashlib.sha256(self.uri.encode()).hexdigest()[:6]
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        self.path = folder / f"mlflow-{now}-{digest}.jsonl"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = os.open(self.path, flags, 0o600)
+        self._write({"spool": FORMAT, "uri": without_credentials(self.uri)})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        assert self._file is not None
+        os.write(self._file, (json.dumps(record, default=float) + "\n").encode())
+
+
+def state_folder() -> Path:
+    """Where spools are kept; the folder for temporary files if there is no home to write to."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    for base in (home, os.path.join(tempfile.gettempdir(), f"state-{os.getuid()}")):
+        folder = Path(base) / _FOLDER
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    raise OSError(f"no folder to keep MLflow data in: {home} cannot be written")
+
+
+def remove(path: Path, *, stand_in: bool) -> None:
+    """Removes a spool, and the local store beside it."""
+    path.unlink(missing_ok=True)
+    if stand_in:
+        path.with_suffix(".db").unlink(missing_ok=True)
+        shutil.rmtree(path.with_suffix(".artifacts"), ignore_errors=True)
+
+
+def uri_of(path: Path) -> str:
+    """The store, without credentials, that a spool is for. Errors: SpoolError, OSError."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        head = _parsed(lines.readline())
+    if not head or "spool" not in head:
+        raise SpoolError(f"{path} is no file of kept MLflow data")
+    if head["spool"] != FORMAT:
+        raise SpoolError(f"{path} was kept by a newer version (format {head['spool']})")
+    return str(head["uri"])
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What is not written yet: (offset of its end in the file, record). A last line that was cut
+    off by the end of its writer is left out. Errors: OSError."""
+    written = 0
+    with path.open("rb") as lines:
+        for line in lines:
+            record = _parsed(line) if b'"written"' in line[:12] else None
+            written = record["written"] if record else written
+    with path.open("rb") as lines:
+        lines.seek(written)
+        for line in iter(lines.readline, b""):
+            record = _parsed(line) if line.endswith(b"\n") else None
+            if record and not record.keys() & {"spool", "written"}:
+                yield lines.tell(), record
+
+
+def mark_written(path: Path, offset: int) -> None:
+    """All before the offset is in the store. Errors: OSError."""
+    with path.open("ab") as out:
+        out.write(json.dumps({"written": offset}).encode() + b"\n")
+
+
+def _parsed(line: str | bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None

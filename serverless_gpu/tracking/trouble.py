@@ -1,0 +1,70 @@
+"""Errors of tracking stores: which pass, which do not, and how they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from serverless_gpu.tracking.url import without_credentials
+
+#: Of a store that has understood and will say the same again. One that does not know us today
+#: (UNAUTHENTICATED, PERMISSION_DENIED) may tomorrow, with a new token.
+_NEVER_RIGHT = (
+    *("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"),
+    *("RESOURCE_ALREADY_EXISTS", "INVALID_STATE"),
+)
+_NOT_US = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+#: What matters in the long texts of MLflow and requests, the innermost error.
+_CAUSES = re.compile(
+    r"\[Errno -?\d+\] ([^'\")>]+)|(timed out|error code \d+|too many \d+ error responses)"
+)
+_TIMEOUT, _RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the store will never take this, so that to keep it and try again is no use."""
+    return getattr(error, "error_code", "") in _NEVER_RIGHT
+
+
+def in_vain(error: BaseException) -> bool:
+    """Whether trying again at once is no use."""
+    return getattr(error, "error_code", "") in _NOT_US
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text, short enough for a status line, without credentials."""
+    lines = str(error).strip().splitlines()
+    return without_credentials((lines[0] if lines else type(error).__name__)[:300])
+
+
+def why(uri: str, error: BaseException) -> str:
+    """Which store does not do its duty, and why, in a few words."""
+    text = one_line(error)
+    found = _CAUSES.search(str(error))
+    if found is not None:
+        text = next(group for group in found.groups() if group)
+    return f"{without_credentials(uri)}: {text}"
+
+
+def replay_command(path: Path) -> str:
+    return f"serverless-gpu mlflow-replay {path}"
+
+
+@contextlib.contextmanager
+def impatient(seconds: float, retries: int = 0) -> Iterator[None]:
+    """Has MLflow's requests give up soon, or sooner if the user wants that."""
+    before = {name: os.environ.get(name) for name in (_TIMEOUT, _RETRIES)}
+    for name, limit in ((_TIMEOUT, seconds), (_RETRIES, retries)):
+        with contextlib.suppress(ValueError):
+            os.environ[name] = str(int(min(limit, float(before[name] or limit))))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
