@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import accelerator, call, gpu_claims, pool, serialize
-from .errors import NestedCallError
+from .errors import ArgumentsError, NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
 
@@ -158,12 +158,16 @@ def _on_fresh_ranks(
 def _check_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raises TypeError if a call with them would."""
+    """Raises ArgumentsError, a TypeError, if a call with them would."""
     try:
         signature = inspect.signature(function)
     except ValueError:
         return  # some builtins have none: the call itself will say
-    signature.bind(*args, **kwargs)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", "the function")
+        raise ArgumentsError(f"{name}(): {error}") from None
 
 
 def here_default() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from . import _core, accelerator, call, pool
-from .errors import parse_ranks
+from .errors import CellSyntaxError, parse_ranks
 from .sessions import session
 
 
@@ -70,16 +70,35 @@ class Magics:
             pull=flags["pull"],
             fresh=flags["fresh"],
             options=options,
-            number=self._shell.execution_count,
+            number=self._cell_number(),
+            head=self._head(cell),
             wait=flags["wait"],
         )
         namespace.update(pulled)
 
     def _check_syntax(self, cell: str) -> None:
         """One SyntaxError here, before anything is sent, instead of one per rank."""
-        source = self._shell.transform_cell(cell)
+        source = "\n" * self._head(cell).count("\n") + self._shell.transform_cell(cell)
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        compile(source, "<%%distributed cell>", "exec", flags)
+        try:
+            compile(source, f"Cell In[{self._cell_number()}]", "exec", flags)
+        except SyntaxError as error:
+            raise CellSyntaxError(error) from None
+
+    def _head(self, cell: str) -> str:
+        """The lines of the notebook's cell above `cell`: the magic, and what is before it."""
+        raw = self._shell.history_manager.input_hist_raw[-1].rstrip()
+        body = cell.rstrip()
+        return str(raw[: len(raw) - len(body)]) if raw.endswith(body) else "%%distributed\n"
+
+    def _cell_number(self) -> int:
+        """That of the running cell. IPython has counted on by now, or has not, by its version: so
+        it is read off the code that called."""
+        numbers = getattr(self._shell.compile, "_filename_map", {})
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_filename not in numbers:
+            frame = frame.f_back  # type: ignore[assignment]
+        return int(numbers[frame.f_code.co_filename]) if frame else self._shell.execution_count
 
     def line(self, line: str) -> None:
         verb, ranks = _parsed(_core.parse_line, line)

@@ -55,21 +55,22 @@ class Session:
         fresh: bool = False,
         options: call.CallOptions | None = None,
         number: int | None = None,
+        head: str = "",
         wait: float | None = None,
     ) -> dict[str, list[Any]]:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
-        `push` sets variables in the ranks first; `number` is the cell's in tracebacks; `wait`:
-        seconds to wait for GPUs that another notebook has, if the session is made. Returns for
-        each name in `pull` the list of its values, in rank order. Raises what
-        `DistributedFunction.distributed` raises, and SessionError if `gpus` or `ranks` do not fit
-        the session.
+        `push` sets variables in the ranks first; `number` is the cell's in tracebacks and `head`
+        the lines above the code in it, which are not run; `wait`: seconds to wait for GPUs that
+        another notebook has, if the session is made. Returns for each name in `pull` the list of
+        its values, in rank order. Raises what `DistributedFunction.distributed` raises, and
+        SessionError if `gpus` or `ranks` do not fit the session.
         """
         with self._lock:
             count, here = accelerator.check(gpus, gpu_type)
             names = list(pull)
             number = next(_cells) if number is None else number
-            request = (code, number, dict(push or {}), names)
+            request = (code, head, number, dict(push or {}), names)
             # Before the session changes: what cannot be sent costs nobody a variable.
             payload = serialize.dump(request, what="cell")
             if fresh:

@@ -15,6 +15,8 @@ from serverless_gpu.errors.failure import (
 )
 from serverless_gpu.errors.types import (
     AcceleratorMismatchError,
+    ArgumentsError,
+    CellSyntaxError,
     DistributedTimeoutError,
     NestedCallError,
     RankDiedError,
@@ -38,6 +40,8 @@ for _error in (
 
 __all__ = [
     "AcceleratorMismatchError",
+    "ArgumentsError",
+    "CellSyntaxError",
     "DistributedTimeoutError",
     "NestedCallError",
     "RankDeath",

@@ -32,9 +32,9 @@ def capture_failure(error: BaseException, hide: Sequence[str] = ()) -> RankFailu
     try:
         summary = traceback.TracebackException.from_exception(error)
         hidden = hidden_files(hide)
+        chain = tuple(_links(summary, hidden))[-_LINKS:]
         for one in _all_of(summary):
             one.stack[:] = visible(one.stack, hidden)
-        chain = tuple(_links(summary))[-_LINKS:]
         text = _middle_out("".join(summary.format()), TEXT_LIMIT)
     finally:
         forget_frames(error)
@@ -58,10 +58,15 @@ def visible(
     return shown or list(frames[-1:])
 
 
-def frames_of(stack: Sequence[traceback.FrameSummary]) -> tuple[Frame, ...]:
-    """The frames with the lines around them; of many, the first and the last."""
+def frames_of(
+    stack: Sequence[traceback.FrameSummary], hidden: tuple[str, ...]
+) -> tuple[Frame, ...]:
+    """The frames with the lines around them; of many, the first and the last.
+
+    hidden: beginnings of the names of files whose frames are marked as ours.
+    """
     kept = stack if len(stack) <= _FRAMES else [*stack[: _FRAMES // 4], *stack[-_FRAMES * 3 // 4 :]]
-    return tuple(_frame(summary) for summary in kept)
+    return tuple(_frame(summary, summary.filename.startswith(hidden)) for summary in kept)
 
 
 def forget_frames(error: BaseException) -> None:
@@ -91,13 +96,13 @@ def _all_of(summary: traceback.TracebackException) -> Iterator[traceback.Traceba
         rest += (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ()))
 
 
-def _links(summary: traceback.TracebackException) -> Iterator[Link]:
+def _links(summary: traceback.TracebackException, hidden: tuple[str, ...]) -> Iterator[Link]:
     """The chain, oldest first, as Python prints it."""
     links: list[Link] = []
     one: traceback.TracebackException | None = summary
     relation = ""
     while one is not None:
-        links.append(Link(_kind(one), _message(one), frames_of(one.stack), relation))
+        links.append(Link(_kind(one), _message(one), frames_of(one.stack, hidden), relation))
         if one.__cause__ is not None:
             one, relation = one.__cause__, "cause"
         elif one.__context__ is not None and not one.__suppress_context__:
@@ -121,13 +126,13 @@ def _message(summary: traceback.TracebackException) -> str:
     return text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + " ..."
 
 
-def _frame(summary: traceback.FrameSummary) -> Frame:
+def _frame(summary: traceback.FrameSummary, ours: bool) -> Frame:
     line = summary.lineno or 0
     first = max(1, line - _AROUND)
     lines = linecache.getlines(summary.filename)[first - 1 : line + _AROUND]
     label = cell_of(summary.filename) or ""
     kept = tuple(text.rstrip("\n")[:500] for text in lines)
-    return Frame(summary.filename, line, summary.name, label, first, kept)
+    return Frame(summary.filename, line, summary.name, label, first, kept, ours)
 
 
 def _middle_out(text: str, limit: int) -> str:

@@ -16,6 +16,7 @@ class Frame:
 
     label: what a notebook calls the file (``Cell In[3]``), "" to let the reader find out.
     first: the number of the first of ``lines``; those have no line ends.
+    ours: it belongs to what runs user code, and is shown only by ``%xmode Verbose``.
     """
 
     filename: str
@@ -24,6 +25,7 @@ class Frame:
     label: str = ""
     first: int = 0
     lines: tuple[str, ...] = ()
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Link:
     message: str
     frames: tuple[Frame, ...] = ()
     relation: str = ""
+
+    def shown(self) -> tuple[Frame, ...]:
+        """The frames of the user and of libraries; the innermost one if there is none."""
+        return tuple(frame for frame in self.frames if not frame.ours) or self.frames[-1:]
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class RankFailure:
                 one.__cause__ = before
             else:
                 one.__context__ = before
-            before = one.with_traceback(_traceback(link.frames))
+            before = one.with_traceback(_traceback(link.shown()))
             relation = link.relation
         assert before is not None
         return before

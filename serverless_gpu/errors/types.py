@@ -18,6 +18,10 @@ class _Shown:
 
         return render.lines_of(self)  # type: ignore[arg-type]
 
+    def reply_error(self) -> tuple[str, str]:
+        """Name and text for ``ename`` and ``evalue`` of a kernel's reply."""
+        return type(self).__name__, str(self)
+
 
 class RankError(_Shown, RuntimeError):
     """A call failed on a rank.
@@ -55,6 +59,13 @@ class RankError(_Shown, RuntimeError):
 
     def __str__(self) -> str:
         return self._message
+
+    def reply_error(self) -> tuple[str, str]:
+        """Those of the exception that the rank raised: who reads a reply looks for them."""
+        failure = self.failures.get(self.rank)
+        if failure is None or isinstance(self, (RankDiedError, DistributedTimeoutError)):
+            return super().reply_error()
+        return failure.kind.rpartition(".")[2], failure.message
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._message!r})"
@@ -106,6 +117,34 @@ class DistributedTimeoutError(RankError, TimeoutError):
 
     seconds: float = 0.0
     stacks: dict[int, str] = {}  # noqa: RUF012 - set on the instance; here for a plain instance
+
+
+class ArgumentsError(_Shown, TypeError):
+    """The arguments of a call do not fit the function's signature. Nothing was started."""
+
+
+class CellSyntaxError(Exception):
+    """The text of a cell is no Python. Nothing was sent.
+
+    Not a SyntaxError, though shown as one: with those IPython shows the frames of who found it.
+    """
+
+    def __init__(self, found: SyntaxError) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return str(self.found)
+
+    def _render_traceback_(self) -> list[str]:
+        from . import render
+
+        return render.syntax_error(self.found)
+
+
+# What a cell is shown to end with is what the user knows by this name.
+ArgumentsError.__name__ = ArgumentsError.__qualname__ = "TypeError"
+CellSyntaxError.__name__ = CellSyntaxError.__qualname__ = "SyntaxError"
 
 
 class AcceleratorMismatchError(_Shown, RuntimeError):

@@ -22,7 +22,7 @@ from traitlets.config import Config
 from serverless_gpu._kernel import COUNT_KEY, Kernel, Parent
 from serverless_gpu.kernel import cells, comms
 from serverless_gpu.kernel.loop import KernelLoop, let_cells_create_tasks
-from serverless_gpu.kernel.shell import ZMQInteractiveShell, safe_str, send
+from serverless_gpu.kernel.shell import ZMQInteractiveShell, named, send
 
 Content = dict[str, Any]
 
@@ -108,7 +108,7 @@ class Session:
         if error is None:
             return {"ename": "KeyboardInterrupt", "evalue": "", **shown}
         # Not always what was shown: formatting the traceback may have failed.
-        return {**shown, "ename": type(error).__name__, "evalue": safe_str(error)}
+        return {**shown, **named(error)}
 
     def _input(self, prompt: object = "") -> str:
         """As the builtin; asks the front end."""

@@ -42,6 +42,15 @@ def safe_str(value: object) -> str:
         return f"<str() raised {type(error).__name__}>"
 
 
+def named(error: object) -> dict[str, Any]:
+    """`ename` and `evalue` of an error. One of a rank goes by what the rank raised."""
+    own = getattr(error, "reply_error", None)
+    if callable(own) and type(error).__module__ == "serverless_gpu.errors":
+        name, value = own()
+        return {"ename": name, "evalue": value}
+    return {"ename": type(error).__name__, "evalue": safe_str(error)}
+
+
 class CellDisplayPublisher(DisplayPublisher):
     """Publishes what `display()` is given."""
 
@@ -184,10 +193,6 @@ class ZMQInteractiveShell(InteractiveShell):
         self._payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def _showtraceback(self, etype: type[BaseException], evalue: Any, stb: list[str]) -> None:
-        content = {
-            "ename": etype.__name__,
-            "evalue": safe_str(evalue),
-            "traceback": list(stb),
-        }
+        content = {**named(evalue), "traceback": list(stb)}
         self.error_reply = content
         send("error", content)

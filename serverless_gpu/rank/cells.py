@@ -73,6 +73,12 @@ class RankShell(InteractiveShell):
     displayhook_class = Type(RankDisplayHook)
     display_pub_class = Type(RankDisplayPublisher)
 
+    #: Lines of the notebook's cell above the code, so that lines are numbered as in the notebook.
+    head = ""
+
+    def transform_cell(self, raw_cell: str) -> str:
+        return self.head + str(super().transform_cell(raw_cell))  # type: ignore[no-untyped-call]
+
     def enable_gui(self, gui: Any = None) -> None:
         pass
 
@@ -130,11 +136,13 @@ def shell() -> Any:
 def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     """Runs the cell. Returns the pulled variables, name to value.
 
-    The request is (source, cell number, pushed variables, names to pull). Raises what the cell
+    The request is (source, lines above it in the notebook's cell, cell number, pushed variables,
+    names to pull). Raises what the cell
     raised; NameError for a pulled name that does not exist.
     """
-    source, number, push, pull = serialize.load(frames, fd)
+    source, head, number, push, pull = serialize.load(frames, fd)
     ip = shell()
+    ip.head = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
     ip.user_ns.update(push)
     ip.execution_count = number
     ip.displayhook.cell = source

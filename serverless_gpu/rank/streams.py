@@ -6,10 +6,13 @@ import builtins
 import contextlib
 import getpass
 import io
+import linecache
 import sys
+import warnings
 from typing import Any, NoReturn
 
 from .. import _core
+from ..places import place
 
 agent: _core.RankAgent | None = None
 
@@ -84,6 +87,19 @@ def _no_debugger(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(_NO_DEBUGGER)
 
 
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """As Python's, with the place in a notebook's words: the name of a cell's file says nothing."""
+    text = linecache.getline(filename, lineno) if line is None else line
+    shown = f"  {text.strip()}\n" if text.strip() else ""
+    return f"{place(filename, lineno)}: {category.__name__}: {message}\n{shown}"
+
+
 def install() -> None:
     """Puts our streams in place; descriptors 1 and 2 are the pool's pipes already."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
@@ -96,6 +112,7 @@ def install() -> None:
     builtins.input = _no_input
     getpass.getpass = _no_getpass
     sys.breakpointhook = _no_debugger
+    warnings.formatwarning = _format_warning
     import pdb
 
     pdb.set_trace = _no_debugger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from serverless_gpu import serialize
+from serverless_gpu import errors, serialize
 from serverless_gpu.errors import RankDeath, build_error, build_timeout, capture_failure
 
 Show = Callable[..., str]
@@ -19,7 +20,8 @@ Show = Callable[..., str]
 def shell() -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance(colors="linux")
-    shell.user_ns["call"] = call
+    # As if it were a function of the package.
+    exec(compile(inspect.getsource(call), errors.__file__, "exec"), globals(), shell.user_ns)
     yield shell
     InteractiveShell.clear_instance()
 
@@ -53,6 +55,8 @@ def test_the_ranks_traceback_is_shown_from_the_users_cell_on(
     text = shown(shell, capsys, TRAIN, "call(train)")
     assert [line for line in text.splitlines() if line.strip()] == [
         "-" * 75,
+        "Cell In[2], line 1",
+        "----> 1 call(train)",
         "ValueError" + "Traceback of rank 3 (most recent call last)".rjust(65),
         "Cell In[1], line 3, in train",
         "      1 def train():",
@@ -61,6 +65,36 @@ def test_the_ranks_traceback_is_shown_from_the_users_cell_on(
         "ValueError: bad batch",
         "ranks 0-2,4-7 were stopped",
     ]
+
+
+def test_ranks_that_raised_the_same_share_a_traceback(shell: InteractiveShell, capsys: Any) -> None:
+    try:
+        raise ValueError("bad batch")
+    except ValueError as error:
+        failure = capture_failure(error)
+    shell.user_ns["error"] = build_error({0: failure, 2: failure}, {}, {}, 0, 3)
+    text = shown(shell, capsys, "raise error")
+    assert "Traceback of ranks 0,2 (most recent call last)" in text
+    assert text.count("bad batch") == 2  # its line, and its message
+    assert text.rstrip().endswith("rank 1 was stopped")
+
+
+def test_frames_of_ours_are_shown_if_all_is_asked_for(shell: InteractiveShell, capsys: Any) -> None:
+    source = "def train():\n    serialize.load([b'junk'], -1)\n"
+    shell.user_ns["serialize"] = serialize
+    assert "payload.py" not in shown(shell, capsys, source, "call(train)")
+    text = shown(shell, capsys, "%xmode Verbose", "call(train)")
+    assert "payload.py" in text
+    assert "in call" in text  # our part of the notebook's side
+
+
+def test_a_reply_names_what_the_rank_raised(shell: InteractiveShell, capsys: Any) -> None:
+    shown(shell, capsys, TRAIN)
+    with pytest.raises(ValueError) as caught:
+        shell.user_ns["call"](shell.user_ns["train"])
+    assert caught.value.reply_error() == ("ValueError", "bad batch")  # type: ignore[attr-defined]
+    died = build_error({}, {3: RankDeath(12, signal=11)}, {}, 3, 8)
+    assert died.reply_error()[0] == "RankDiedError"
 
 
 def test_colours_are_there_unless_the_shell_has_none(shell: InteractiveShell, capsys: Any) -> None:

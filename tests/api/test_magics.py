@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import serverless_gpu
+from serverless_gpu.errors import CellSyntaxError, RankError
 from serverless_gpu.sessions import Session
 
 
@@ -108,9 +109,18 @@ def test_a_wrong_flag_is_one_line(shell: Shell, flags: str, said: str) -> None:
 
 def test_a_syntax_error_is_found_before_anything_is_sent(shell: Shell) -> None:
     text, error = shell.run("%%distributed --gpus 2\ndef broken(:")
-    assert isinstance(error, SyntaxError)
+    assert isinstance(error, CellSyntaxError)
+    assert (error.found.lineno, type(error).__name__) == (2, "SyntaxError")
     assert text.count("SyntaxError") == 1
     assert serverless_gpu.session().gpus == 0
+
+
+def test_a_rank_s_lines_are_numbered_as_the_notebook_s_cell(shell: Shell) -> None:
+    shell.ok("%%distributed --gpus 2\nx = 1")
+    _, error = shell.run("%%distributed\nx = 2\nx / 0")
+    assert isinstance(error, RankError)
+    (frame,) = error.failures[0].chain[-1].shown()
+    assert (frame.line, frame.lines[-1]) == (3, "x / 0")
 
 
 def test_magics_shell_commands_and_await_work_inside(shell: Shell) -> None:

@@ -111,3 +111,38 @@ def test_c022_a_deadline_shows_every_rank_s_place(notebook: Notebook) -> None:
     assert "[0]" in shown and "[1]" in shown
     assert "barrier" in shown or "broadcast" in shown
     assert "did not end within 2 s" in shown
+
+
+def test_a_cell_s_error_is_the_rank_s_at_the_cell_s_own_line(notebook: Notebook) -> None:
+    cell = """
+    %%time
+    %%distributed --gpus 2
+
+    batch = 3
+    assert batch == 4, "wrong batch"
+    """
+    run = notebook.run(cell)
+    assert (run.content["ename"], run.content["evalue"]) == ("AssertionError", "wrong batch")
+    shown = notebook.shown(run)
+    number = run.content["execution_count"]
+    assert f"Cell In[{number}], line 5" in shown
+    assert '----> 5 assert batch == 4, "wrong batch"' in shown
+    assert "Traceback of ranks 0-1" in shown
+    published = [m["content"] for m in run.messages if m["header"]["msg_type"] == "error"]
+    assert [(c["ename"], c["evalue"]) for c in published] == [("AssertionError", "wrong batch")]
+
+
+def test_the_line_that_called_is_shown_above_the_rank_s(notebook: Notebook) -> None:
+    notebook.ok(
+        """
+        @distributed(gpus=2)
+        def step(): raise KeyError("label_map")
+        """
+    )
+    shown = notebook.error("step.distributed()")
+    called, raised = shown.index("----> 1 step.distributed()"), shown.index("----> 2 def step()")
+    assert called < raised
+    assert "decorator.py" not in shown
+    refused = notebook.error("step.distributed(1)")
+    assert "TypeError: step(): too many positional arguments" in refused
+    assert "inspect.py" not in refused
