@@ -3,6 +3,7 @@
 pybind11_add_module(_core NO_EXTRAS
   runtime/bindings.cpp
   runtime/bindings_buffers.cpp
+  runtime/bindings_doctor.cpp
   runtime/bindings_gpu.cpp
   runtime/bindings_pool.cpp
   runtime/bindings_rank.cpp

@@ -18,6 +18,7 @@ PYBIND11_MODULE(_core, m) {
         "The C++ core: the pool of rank processes, a rank's agent, buffers, and the magics' text.";
     bind_buffers(m);
     bind_gpu(m);
+    bind_doctor(m);
     bind_pool(m);
     bind_rank(m);
     magics::bind_magics(m);

@@ -6,6 +6,7 @@
 namespace sgpu {
 
 void bind_buffers(pybind11::module_& m);
+void bind_doctor(pybind11::module_& m);
 void bind_gpu(pybind11::module_& m);
 void bind_pool(pybind11::module_& m);
 void bind_rank(pybind11::module_& m);

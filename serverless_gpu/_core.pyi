@@ -122,6 +122,15 @@ def find_gpu_driver(library: str = ...) -> tuple[str, str, GpuDriver | None]: ..
 def visible_gpus(variable: str | None, gpus: Sequence[GpuInfo]) -> list[VisibleGpu]: ...
 def gpu_type_of(name: str) -> str: ...
 def known_gpu_types() -> list[str]: ...
+def diagnose(
+    software: dict[str, Any],
+    all_reduce: dict[str, Any] | None,
+    ranks: int,
+    problem: str,
+    driver: GpuDriver | None,
+    visible: Sequence[int],
+    ours: set[int],
+) -> list[tuple[str, str, str, str]]: ...
 
 class CallTicket:
     @property

@@ -16,7 +16,8 @@ KERNEL_NAME = "serverless-gpu"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit status: 0, or 1 with one line on stderr.
+    """Runs the command. Returns the exit status: 0; or 1, with one line on stderr, or if the doctor
+    has found an error.
 
     Wrong usage ends the process with 2, as argparse does.
     """
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .tracking.replay import command
 
         return command(options.file, options.to)
+    if options.command == "doctor":
+        return _doctor(as_json=options.json, all_reduce=not options.quick)
     try:
         where = install_kernelspec(prefix=options.prefix)
     except (ImportError, OSError, LookupError) as error:
@@ -32,6 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(f"Installed the kernel '{KERNEL_NAME}' in {where}")
     return 0
+
+
+def _doctor(*, as_json: bool, all_reduce: bool) -> int:
+    from . import doctor, pool
+
+    checks = doctor.examine(all_reduce=all_reduce)
+    print(doctor.as_json(checks) if as_json else doctor.report(checks))
+    pool.stop()
+    return 0 if doctor.healthy(checks) else 1
 
 
 def install_kernelspec(prefix: str | None = None) -> Path:
@@ -96,6 +108,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     replay.add_argument("file", metavar="FILE", type=Path)
     replay.add_argument("--to", metavar="URI", help="another store than the one that was away")
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what keeps ranks from working here, and what to do",
+        description="Looks at driver, GPUs, torch, NCCL, shared memory, limits, Jupyter and "
+        "MLflow. Ends with 1 if there is an error.",
+    )
+    doctor.add_argument("--json", action="store_true", help="the same for programs")
+    doctor.add_argument(
+        "--quick", action="store_true", help="without the all-reduce over all ranks"
+    )
     return parser
 
 

@@ -151,7 +151,9 @@ class Magics:
             sys.stdout.write(path.read_text(errors="replace"))
 
     def _doctor(self, _: str | None) -> None:
-        raise UsageError("%distributed doctor is not there yet; see %distributed status")
+        from . import doctor
+
+        print(doctor.report(doctor.examine()))
 
 
 def _number(path: Any) -> int:

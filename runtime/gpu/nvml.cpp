@@ -32,6 +32,12 @@ std::optional<Value> ask(Function* function, Device device) {
     return value;
 }
 
+// NVLink's major version from the library's number for it, which counts minor versions too.
+int major_of(unsigned number) {
+    constexpr std::array<int, 8> kMajors = {0, 1, 2, 2, 3, 3, 4, 5};
+    return number < kMajors.size() ? kMajors[number] : kMajors.back();
+}
+
 bool exists(const std::string& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);
@@ -127,7 +133,7 @@ void Nvml::add_links(Device device, GpuInfo& info) const {
         unsigned version = 0;
         if (info.nvlinks++ == 0 && api_.nvlink_version &&
             api_.nvlink_version(device, link, &version) == nvml::kSuccess)
-            info.nvlink_version = static_cast<int>(version);
+            info.nvlink_version = major_of(version);
     }
     info.pcie_generation =
         static_cast<int>(ask<unsigned>(api_.pcie_generation, device).value_or(0));

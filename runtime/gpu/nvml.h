@@ -33,7 +33,7 @@ struct GpuInfo {
     bool exclusive = false;        // takes one process at a time (compute mode)
     bool prohibited = false;       // takes no process at all (compute mode)
     int nvlinks = 0;               // that are up
-    int nvlink_version = 0;        // of the first that is up
+    int nvlink_version = 0;        // of the first that is up: 4 is NVLink 4
     int pcie_generation = 0;       // 0: not known
     int pcie_width = 0;            // lanes; 0: not known
 };

@@ -209,7 +209,7 @@ int nvmlDeviceGetNvLinkState(Handle device, unsigned link, int* up) {
     return links > 0 ? kSuccess : kNotSupported;
 }
 int nvmlDeviceGetNvLinkVersion(Handle /*device*/, unsigned /*link*/, unsigned* version) {
-    *version = 4;
+    *version = 6;  // NVML_NVLINK_VERSION_4_0
     return kSuccess;
 }
 int nvmlDeviceGetTopologyCommonAncestor(Handle first, Handle second, int* level) {
