@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from typing import Any
 
@@ -86,10 +87,13 @@ class Magics:
             raise CellSyntaxError(error) from None
 
     def _head(self, cell: str) -> str:
-        """The lines of the notebook's cell above `cell`: the magic, and what is before it."""
+        """The lines of the notebook's cell above the code: the magic, what is before it, and empty
+        lines, which IPython takes away."""
         raw = self._shell.history_manager.input_hist_raw[-1].rstrip()
-        body = cell.rstrip()
-        return str(raw[: len(raw) - len(body)]) if raw.endswith(body) else "%%distributed\n"
+        body = _EMPTY_LINES.sub("", cell).rstrip()
+        if not raw.endswith(body):
+            raw = "%%distributed\n" + cell.rstrip()
+        return str(raw[: len(raw) - len(body)])
 
     def _cell_number(self) -> int:
         """That of the running cell. IPython has counted on by now, or has not, by its version: so
@@ -154,6 +158,9 @@ class Magics:
         from . import doctor
 
         print(doctor.report(doctor.examine()))
+
+
+_EMPTY_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 
 
 def _number(path: Any) -> int:
