@@ -7,6 +7,7 @@ pybind11_add_module(_core NO_EXTRAS
   runtime/bindings_gpu.cpp
   runtime/bindings_pool.cpp
   runtime/bindings_rank.cpp
+  runtime/bindings_stream.cpp
   magics/bindings.cpp)
 target_link_libraries(_core PRIVATE sgpu_flags sgpu_runtime sgpu_magics)
 

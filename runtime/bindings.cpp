@@ -21,6 +21,7 @@ PYBIND11_MODULE(_core, m) {
     bind_doctor(m);
     bind_pool(m);
     bind_rank(m);
+    bind_stream(m);
     magics::bind_magics(m);
     m.def("descendants", [](pid_t root) {
         py::list list;

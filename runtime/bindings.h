@@ -10,6 +10,7 @@ void bind_doctor(pybind11::module_& m);
 void bind_gpu(pybind11::module_& m);
 void bind_pool(pybind11::module_& m);
 void bind_rank(pybind11::module_& m);
+void bind_stream(pybind11::module_& m);
 namespace magics {
 void bind_magics(pybind11::module_& m);
 }

@@ -13,6 +13,8 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+constexpr std::size_t kBurstSeconds = 3;  // of text that may come at once
+
 std::optional<Milliseconds> to_ms(std::optional<double> seconds) {
     if (!seconds) return std::nullopt;
     return Milliseconds(static_cast<std::int64_t>(*seconds * 1000));
@@ -40,9 +42,11 @@ const char* name_of(Pressure pressure) {
 }
 
 OutputMux::Options output_options(int world, const std::string& mode, const std::string& ranks,
-                                  bool colour) {
+                                  bool colour, std::size_t bytes_per_second) {
     // Ranks that start cold are a little out of step; no line waits longer than this.
     OutputMux::Options options{.world = world, .window = Milliseconds(100), .colour = colour};
+    options.bytes_per_second = bytes_per_second;
+    options.burst = kBurstSeconds * bytes_per_second;
     if (mode == "all") options.mode = OutputMux::Mode::all;
     if (mode == "none") options.show = RankSet{};
     if (mode == "ranks") {
@@ -68,7 +72,7 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
                                        const std::vector<py::bytes>& frames, int buffer,
                                        std::optional<double> timeout, double grace,
                                        const std::string& output, const std::string& output_ranks,
-                                       bool colour) {
+                                       bool colour, std::size_t bytes_per_second) {
     CallRequest request;
     for (const auto& [rank, child] : members) request.members.push_back({rank, child});
     request.world = world;
@@ -76,7 +80,7 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
     request.frames.assign(frames.begin(), frames.end());
     request.limits.timeout = to_ms(timeout);
     request.limits.failure_grace = request.limits.stop_grace = to_ms(grace).value();
-    request.output = output_options(world, output, output_ranks, colour);
+    request.output = output_options(world, output, output_ranks, colour, bytes_per_second);
     request.buffer.reset(buffer);
     const py::gil_scoped_release release;
     return pool.begin_call(std::move(request));
@@ -105,6 +109,12 @@ py::dict view(const CallTicket& ticket) {
                     "pressure"_a = name_of(v.pressure), "stacks"_a = v.stacks);
 }
 
+py::list rank_list(const RankSet& ranks) {
+    py::list list;
+    for (const Rank rank : ranks) list.append(rank);
+    return list;
+}
+
 py::list take_output(RankPool& pool) {
     auto events = [&] {
         const py::gil_scoped_release release;
@@ -112,8 +122,7 @@ py::list take_output(RankPool& pool) {
     }();
     py::list list;
     for (OutputEvent& e : events)
-        list.append(
-            py::make_tuple(e.call, e.rank, e.type, py::bytes(e.content), e.buffer.release()));
+        list.append(py::make_tuple(e.call, rank_list(e.ranks), e.type, py::bytes(e.content)));
     return list;
 }
 
@@ -165,6 +174,7 @@ void bind_pool(py::module_& m) {
         .def("kill", &RankPool::kill, unlocked)
         .def("begin_call", &begin_call, "members"_a, "world"_a, "mode"_a, "frames"_a, "fd"_a,
              "timeout"_a, "grace"_a, "output"_a, "output_ranks"_a, "colour"_a,
+             "bytes_per_second"_a = 0,
              "Starts a call; takes `fd` over. `timeout` and `grace` in seconds.")
         .def("stop", &RankPool::stop, unlocked)
         .def("cut_short", &RankPool::cut_short, unlocked)
@@ -183,7 +193,7 @@ void bind_pool(py::module_& m) {
             "children"_a, py::kw_only(), "stack"_a, unlocked)
         .def("fork_server_ready", &RankPool::fork_server_ready, unlocked)
         .def("take_output", &take_output,
-             "Output since the last time: (call, rank, type, content, fd), fd -1 or the caller's.")
+             "Output since the last time: (call, ranks, type, content); no ranks for text.")
         .def("pids",
              [](const RankPool& p) {
                  const auto pids = p.pids();

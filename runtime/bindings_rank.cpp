@@ -104,11 +104,8 @@ void bind_rank(py::module_& m) {
         .def_property_readonly("busy", &RankAgent::busy)
         .def_property_readonly("cut_fd", &RankAgent::cut_fd)
         .def(
-            "mark_message", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::message); },
-            unlocked)
-        .def(
-            "mark_switch", [](RankAgent& a) { return a.mark(RankAgent::MarkFor::stream_switch); },
-            unlocked)
+            "mark_message",
+            [](RankAgent& a) { return a.output().mark(RankOutput::MarkFor::message); }, unlocked)
         .def("done", &send_done, "call"_a, "ok"_a, "frames"_a, "fd"_a, "mark"_a, "raised_ns"_a)
         .def("display", &send_display, "call"_a, "mark"_a, "type"_a, "content"_a, "fd"_a);
 }

@@ -1,5 +1,6 @@
 #include "runtime/chunk_writer.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -49,6 +50,11 @@ void ChunkWriter::partial(const Line& line, bool colour_open) {
     open_ = Open{line.ranks, line.stream, colour_open};
 }
 
+void ChunkWriter::display(const RankSet& ranks, std::string type, std::string content) {
+    end_open();
+    chunks_.push_back({Stream::out, std::move(content), std::move(type), ranks});
+}
+
 void ChunkWriter::end_open() {
     if (!open_) return;
     if (open_->colour) write(open_->stream, kReset);
@@ -76,16 +82,44 @@ bool ChunkWriter::in_place(const Line& line) const {
 }
 
 void ChunkWriter::write(Stream stream, std::string_view text) {
-    if (chunks_.empty() || chunks_.back().stream != stream) chunks_.push_back({stream, {}});
+    if (chunks_.empty() || chunks_.back().stream != stream || !chunks_.back().type.empty())
+        chunks_.push_back({stream, {}});
     chunks_.back().text += text;
     shown_ += text.size();
+    if (options_.burst == 0) return;
+    credit_ -= static_cast<double>(text.size());
+    if (credit_ <= 0) too_fast_ = true;
+}
+
+void ChunkWriter::advance(TimePoint now) {
+    if (options_.burst == 0) return;
+    const std::chrono::duration<double> passed = now - credit_at_;
+    const double earned = passed.count() * static_cast<double>(options_.bytes_per_second);
+    credit_ = std::min(static_cast<double>(options_.burst), credit_ + earned);
+    credit_at_ = now;
+    if (!too_fast_ || credit_ < enough_credit()) return;
+    too_fast_ = false;
+    if (!flooded()) end_flood();
+}
+
+double ChunkWriter::enough_credit() const {
+    return static_cast<double>(options_.burst) / 2;
+}
+
+std::optional<TimePoint> ChunkWriter::flood_ends() const {
+    if (!too_fast_ || shown_ >= options_.max_bytes) return {};
+    const double missing = std::max(0.0, enough_credit() - credit_);
+    const std::chrono::duration<double> wait(missing /
+                                             static_cast<double>(options_.bytes_per_second));
+    return credit_at_ + std::chrono::ceil<std::chrono::milliseconds>(wait);
 }
 
 void ChunkWriter::keep_in_tail(const Line& line) {
     tail_.push_back({line.stream, prefix(line.ranks)});
     tail_.back().text.append(line.text).append("\n");
     tail_bytes_ += tail_.back().text.size();
-    while (tail_.size() > options_.tail_lines || tail_bytes_ > kMaxTailBytes) {
+    const std::size_t most = options_.burst == 0 ? kMaxTailBytes : options_.burst / 8;
+    while (tail_.size() > options_.tail_lines || tail_bytes_ > most) {
         tail_bytes_ -= tail_.front().text.size();
         tail_.pop_front();
         ++dropped_;

@@ -14,10 +14,13 @@
 
 namespace sgpu {
 
-// Text ready to show: whole lines with their prefixes; only the last may lack its line end.
+// Text ready to show: whole lines with their prefixes; only the last may lack its line end. Or a
+// rich display.
 struct Chunk {
     Stream stream = Stream::out;
-    std::string text;
+    std::string text;       // of a display: its content
+    std::string type = {};  // of a display: a Jupyter message type
+    RankSet ranks = {};     // that made the display
     friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
@@ -31,6 +34,9 @@ public:
         bool colour = false;
         std::size_t max_bytes = 0;   // shown; what is beyond is a flood
         std::size_t tail_lines = 0;  // kept of a flood
+        // Text that goes faster is a flood too, until it has been slower for a while.
+        std::size_t burst = 0;  // bytes; 0: no limit
+        std::size_t bytes_per_second = 0;
     };
 
     struct Line {
@@ -40,7 +46,8 @@ public:
         bool continues;  // its beginning was given to partial() for the same ranks, or was cut
     };
 
-    explicit ChunkWriter(Options options) : options_(options) {}
+    explicit ChunkWriter(Options options)
+        : options_(options), credit_(static_cast<double>(options.burst)) {}
 
     // A whole line. It completes the open partial line if it continues that one.
     void line(const Line& line);
@@ -49,14 +56,21 @@ public:
     // REQUIRES: not flooded().
     void partial(const Line& line, bool colour_open);
 
+    // A rich display. Floods do not count it.
+    void display(const RankSet& ranks, std::string type, std::string content);
+
     // Ends the open partial line, if there is one.
     void end_open();
 
     // Says how much of a flood is not shown and shows its tail.
     void end_flood();
 
-    // From here on lines are counted, and only the last ones kept.
-    bool flooded() const { return shown_ >= options_.max_bytes; }
+    // While it is true, lines are counted, and only the last ones kept.
+    bool flooded() const { return too_fast_ || shown_ >= options_.max_bytes; }
+    // The time is `now`: a flood of text that was too fast may end here.
+    void advance(TimePoint now);
+    // When that will be, if nothing is written; absent if there is no such flood.
+    std::optional<TimePoint> flood_ends() const;
 
     // True if take() has something.
     bool ready() const { return !chunks_.empty(); }
@@ -75,6 +89,7 @@ private:
     bool in_place(const Line& line) const;
     void write(Stream stream, std::string_view text);
     void keep_in_tail(const Line& line);
+    double enough_credit() const;  // for a flood to end
     const std::string& prefix(const RankSet& ranks);
     std::string make_prefix(const RankSet& ranks) const;
 
@@ -82,6 +97,9 @@ private:
     std::vector<Chunk> chunks_;
     std::optional<Open> open_;
     std::size_t shown_ = 0;
+    bool too_fast_ = false;
+    double credit_ = 0;  // bytes that may be shown at once
+    TimePoint credit_at_;
 
     std::deque<Chunk> tail_;  // one line each, with prefix and line end
     std::size_t tail_bytes_ = 0;

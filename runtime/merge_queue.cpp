@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 namespace sgpu {
@@ -19,7 +21,8 @@ constexpr std::size_t kPutOff = 4;
 
 bool MergeQueue::Entry::merges_with(const Entry& other) const {
     return hash == other.hash && line.stream == other.line.stream &&
-           line.continues == other.line.continues && line.text == other.line.text;
+           line.continues == other.line.continues && line.type == other.line.type &&
+           line.text == other.line.text;
 }
 
 MergeQueue::MergeQueue(const Options& options)
@@ -35,7 +38,8 @@ void MergeQueue::push(Rank rank, Line line, TimePoint now) {
     assert(options_.members.contains(rank));
     Lane& to = lane(rank);
     const std::size_t hash = std::hash<std::string>{}(line.text);
-    to.lines.push_back({.line = std::move(line), .hash = hash, .order = order_++, .at = now});
+    to.place = options_.merge ? std::max(place_, to.place + 1) : ++place_;
+    to.lines.push_back({.line = std::move(line), .hash = hash, .place = to.place, .at = now});
     bytes_ += to.lines.back().cost();
     if (to.lines.size() > 1) return;
     if (to.waited_for) --idle_;
@@ -49,22 +53,16 @@ void MergeQueue::stop_waiting_for(Rank rank) {
 }
 
 std::optional<MergeQueue::Merged> MergeQueue::pop(TimePoint waited_since) {
-    const std::size_t index = next_group(due_at_once() ? TimePoint::max() : waited_since);
+    const std::size_t index = next_group(waited_since);
     if (index == groups_.size()) return {};
     return take_group(index);
 }
 
 MergeQueue::Merged MergeQueue::pop_oldest() {
     assert(!groups_.empty());
-    return take_group(oldest_group(TimePoint::max(), {}));
-}
-
-std::optional<MergeQueue::Merged> MergeQueue::pop_head(Rank rank) {
-    const auto found = std::find_if(groups_.begin(), groups_.end(), [rank](const Group& group) {
-        return group.ranks.contains(rank);
-    });
-    if (found == groups_.end()) return {};
-    return take_group(static_cast<std::size_t>(found - groups_.begin()));
+    const auto oldest = std::min_element(
+        groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.at < b.at; });
+    return take_group(static_cast<std::size_t>(oldest - groups_.begin()));
 }
 
 std::optional<TimePoint> MergeQueue::oldest_since() const {
@@ -80,12 +78,12 @@ void MergeQueue::join_group(Rank rank) {
             if (group.hash != head.hash) continue;
             if (!lane(*group.ranks.begin()).lines.front().merges_with(head)) continue;
             group.ranks.insert(rank);
-            group.order = std::min(group.order, head.order);
+            group.place = std::min(group.place, head.place);
             group.at = std::min(group.at, head.at);
             return;
         }
     }
-    groups_.push_back({.ranks = {rank}, .hash = head.hash, .order = head.order, .at = head.at});
+    groups_.push_back({.ranks = {rank}, .hash = head.hash, .place = head.place, .at = head.at});
 }
 
 MergeQueue::Merged MergeQueue::take_group(std::size_t index) {
@@ -104,26 +102,60 @@ MergeQueue::Merged MergeQueue::take_group(std::size_t index) {
             ++idle_;
     }
     merged.ranks = group.ranks;
+    place_ = std::max(place_, group.place);
     return merged;
 }
 
-// The place of the oldest group that has waited; groups_.size() if there is none.
-std::size_t MergeQueue::oldest_group(TimePoint waited_since,
-                                     const std::vector<std::size_t>& except) const {
+bool MergeQueue::due_at_once() const {
+    if (groups_.empty()) return false;
+    const std::uint64_t passed = passed_by_idle();
+    return std::any_of(groups_.begin(), groups_.end(),
+                       [&](const Group& group) { return !waits(group, passed); });
+}
+
+// The place that all ranks that have nothing queued and are waited for have printed a line in.
+std::uint64_t MergeQueue::passed_by_idle() const {
+    std::uint64_t passed = std::numeric_limits<std::uint64_t>::max();
+    if (idle_ == 0) return passed;
+    for (const Lane& each : lanes_)
+        if (each.waited_for && each.lines.empty()) passed = std::min(passed, each.place);
+    return passed;
+}
+
+// Whether somebody may still join it soon.
+bool MergeQueue::waits(const Group& group, std::uint64_t passed) const {
+    if (idle_ == 0 || !options_.merge) return false;
+    const bool of_few = 2 * group.ranks.size() < member_count_;
+    return !of_few || passed < group.place;
+}
+
+bool MergeQueue::comes_before(const Group& a, const Group& b, TimePoint waited_since) const {
+    const auto key = [&](const Group& group) {
+        const bool may_grow = group.at > waited_since && 2 * group.ranks.size() > member_count_;
+        return std::tuple(group.place, options_.merge && may_grow, *group.ranks.begin());
+    };
+    return key(a) < key(b);
+}
+
+// The index of the group that comes first of those that are due; groups_.size() if there is none.
+std::size_t MergeQueue::first_group(TimePoint waited_since,
+                                    const std::vector<std::size_t>& except) const {
+    const std::uint64_t passed = passed_by_idle();
     std::size_t best = groups_.size();
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-        if (groups_[i].at > waited_since) continue;
-        if (best < groups_.size() && groups_[i].order > groups_[best].order) continue;
+        const Group& group = groups_[i];
+        if (group.at > waited_since && waits(group, passed)) continue;
+        if (best < groups_.size() && !comes_before(group, groups_[best], waited_since)) continue;
         if (std::find(except.begin(), except.end(), i) == except.end()) best = i;
     }
     return best;
 }
 
 std::size_t MergeQueue::next_group(TimePoint waited_since) const {
-    const std::size_t first = oldest_group(waited_since, {});
+    const std::size_t first = first_group(waited_since, {});
     std::vector<std::size_t> put_off;
     for (std::size_t index = first; index < groups_.size();
-         index = oldest_group(waited_since, put_off)) {
+         index = first_group(waited_since, put_off)) {
         if (!can_grow(groups_[index])) return index;
         put_off.push_back(index);
         if (put_off.size() == kPutOff) break;

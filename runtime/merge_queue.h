@@ -1,4 +1,5 @@
-// merge_queue.h: the lines that ranks have ended, in each rank's order, equal ones put together.
+// merge_queue.h: the lines and rich displays of ranks, in each rank's order, equal ones put
+// together.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +14,14 @@
 
 namespace sgpu {
 
-// One queue per rank; lines merge at the heads of the queues. A head is due when no rank's queue
-// is empty, so that nobody can join it any more, or when it has waited. Of the due heads the
-// oldest comes first, but a line that another rank has further back in its queue comes after the
-// lines that stand before it there.
+// One queue per rank; lines merge at the heads of the queues. A head is due when nobody can join it
+// any more, as no rank's queue is empty, or when it has waited. A line of few ranks does not wait
+// for those that have printed a line in its place already.
+// Lines are numbered by their place: the first lines of all ranks have the same, and a rank that
+// was silent comes in where the others are. Of the due heads the one with the lowest place comes
+// first, in one place by rank; but while the line of most ranks has not waited, those of few go
+// before it, and a line that another rank has further back in its queue comes after the lines that
+// stand before it there.
 //
 // Threads: one thread at a time. Cost of a line: one look at the distinct heads, which are as many
 // as the ranks at most, and one bounded search when they differ.
@@ -32,6 +37,7 @@ public:
         std::string text;
         Stream stream = Stream::out;
         bool continues = false;  // part of what makes two lines equal
+        std::string type = {};   // of a rich display, whose content is the text; "" for a line
     };
 
     struct Merged {
@@ -54,12 +60,9 @@ public:
     // The oldest head, due or not. REQUIRES: bytes() > 0.
     Merged pop_oldest();
 
-    // The head of this rank with all ranks that share it; absent if the rank has nothing queued.
-    std::optional<Merged> pop_head(Rank rank);
-
     bool empty(Rank rank) const { return lane(rank).lines.empty(); }
     // True if pop() has something however short the heads have waited.
-    bool due_at_once() const { return !groups_.empty() && (idle_ == 0 || !options_.merge); }
+    bool due_at_once() const;
     // When the oldest head came; absent if all queues are empty.
     std::optional<TimePoint> oldest_since() const;
     // Memory that all queues hold, about.
@@ -69,7 +72,7 @@ private:
     struct Entry {
         Line line;
         std::size_t hash = 0;
-        std::uint64_t order = 0;  // of arrival, over all ranks
+        std::uint64_t place = 0;
         TimePoint at;
 
         bool merges_with(const Entry& other) const;
@@ -78,6 +81,7 @@ private:
 
     struct Lane {
         std::deque<Entry> lines;
+        std::uint64_t place = 0;  // of the last line pushed
         bool waited_for = false;
     };
 
@@ -85,7 +89,7 @@ private:
     struct Group {
         RankSet ranks;
         std::size_t hash = 0;
-        std::uint64_t order = 0;  // of the oldest
+        std::uint64_t place = 0;  // the lowest
         TimePoint at;             // of the oldest
     };
 
@@ -94,7 +98,10 @@ private:
 
     void join_group(Rank rank);
     Merged take_group(std::size_t index);
-    std::size_t oldest_group(TimePoint waited_since, const std::vector<std::size_t>& except) const;
+    bool waits(const Group& group, std::uint64_t passed) const;
+    bool comes_before(const Group& a, const Group& b, TimePoint waited_since) const;
+    std::uint64_t passed_by_idle() const;
+    std::size_t first_group(TimePoint waited_since, const std::vector<std::size_t>& except) const;
     std::size_t next_group(TimePoint waited_since) const;
     bool can_grow(const Group& group) const;
 
@@ -105,7 +112,7 @@ private:
     std::vector<Group> groups_;  // one for each distinct head
     std::size_t idle_;           // lanes that are waited for and have nothing queued
     std::size_t bytes_ = 0;
-    std::uint64_t order_ = 0;
+    std::uint64_t place_ = 0;  // of what was taken last; of what came last if nothing merges
 };
 
 }  // namespace sgpu

@@ -36,7 +36,7 @@ public:
     void add(Rank rank, Stream stream, std::string_view bytes, TimePoint now);
     void rank_ended(Rank rank);
     std::vector<Chunk> take(TimePoint now);
-    std::vector<Chunk> flush_rank(Rank rank);
+    void add_display(Rank rank, std::string type, std::string content, TimePoint now);
     std::vector<Chunk> flush();
     std::optional<TimePoint> next_due() const;
     std::vector<LiveLine> live() const;
@@ -49,7 +49,7 @@ private:
     void queue_lines(Rank rank, Stream stream);
     void queue_begun(Rank rank, bool ended);
     void settle_other(Rank rank, Stream stream);
-    void write(const MergeQueue::Merged& merged);
+    void write(MergeQueue::Merged merged);
     void drain(TimePoint waited_since);
     bool partial_due(Rank rank, const LineBuffer& buffer, TimePoint now) const;
     void show_partial(Rank rank, Stream stream);
@@ -73,11 +73,14 @@ OutputMux::Impl::Impl(const Options& options)
       writer_({.prefix = options.world > 1,
                .colour = options.colour,
                .max_bytes = options.max_bytes,
-               .tail_lines = options.tail_lines}) {}
+               .tail_lines = options.tail_lines,
+               .burst = options.burst,
+               .bytes_per_second = options.bytes_per_second}) {}
 
 void OutputMux::Impl::add(Rank rank, Stream stream, std::string_view bytes, TimePoint now) {
     assert(rank >= 0 && rank < options_.world);
     now_ = now;
+    writer_.advance(now);
     if (!members_.contains(rank)) {
         filtered_ += static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
         return;
@@ -97,16 +100,20 @@ void OutputMux::Impl::settle_other(Rank rank, Stream stream) {
 
 void OutputMux::Impl::queue_lines(Rank rank, Stream stream) {
     for (LineBuffer::Line& line : done_)
-        queue_.push(rank, {std::move(line.text), stream, line.continues}, now_);
+        queue_.push(rank, {std::move(line.text), stream, line.continues, {}}, now_);
     done_.clear();
 }
 
-void OutputMux::Impl::write(const MergeQueue::Merged& merged) {
-    writer_.line({merged.ranks, merged.line.stream, merged.line.text, merged.line.continues});
+void OutputMux::Impl::write(MergeQueue::Merged merged) {
+    MergeQueue::Line& line = merged.line;
+    if (line.type.empty())
+        writer_.line({merged.ranks, line.stream, line.text, line.continues});
+    else
+        writer_.display(merged.ranks, std::move(line.type), std::move(line.text));
 }
 
 void OutputMux::Impl::drain(TimePoint waited_since) {
-    while (const auto merged = queue_.pop(waited_since)) write(*merged);
+    while (auto merged = queue_.pop(waited_since)) write(std::move(*merged));
 }
 
 bool OutputMux::Impl::partial_due(Rank rank, const LineBuffer& buffer, TimePoint now) const {
@@ -133,6 +140,7 @@ void OutputMux::Impl::show_partial(Rank rank, Stream stream) {
 
 std::vector<Chunk> OutputMux::Impl::take(TimePoint now) {
     now_ = now;
+    writer_.advance(now);
     for (const Rank rank : members_) {
         for (const Stream stream : kStreams) {
             LineBuffer& buffer = lane(rank).buffer(stream);
@@ -173,11 +181,13 @@ void OutputMux::Impl::rank_ended(Rank rank) {
     lane(rank).ended = true;
 }
 
-std::vector<Chunk> OutputMux::Impl::flush_rank(Rank rank) {
+void OutputMux::Impl::add_display(Rank rank, std::string type, std::string content, TimePoint now) {
+    if (!members_.contains(rank)) return;
+    now_ = now;
+    writer_.advance(now);
     queue_begun(rank, lane(rank).ended);
-    while (const auto merged = queue_.pop_head(rank)) write(*merged);
-    writer_.end_open();
-    return writer_.take();
+    queue_.push(rank, {.text = std::move(content), .type = std::move(type)}, now);
+    while (queue_.bytes() > options_.max_queued) write(queue_.pop_oldest());
 }
 
 std::vector<Chunk> OutputMux::Impl::flush() {
@@ -192,6 +202,7 @@ std::optional<TimePoint> OutputMux::Impl::next_due() const {
     if (writer_.ready() || queue_.due_at_once()) return now_;
     std::optional<TimePoint> due;
     const auto consider = [&due](TimePoint at) { due = due ? std::min(*due, at) : at; };
+    if (const auto ends = writer_.flood_ends()) consider(*ends);
     if (const auto since = queue_.oldest_since()) consider(*since + options_.window);
     for (const Rank rank : members_) {
         for (const LineBuffer& buffer : lane(rank).buffers) {
@@ -230,14 +241,14 @@ OutputMux& OutputMux::operator=(OutputMux&&) noexcept = default;
 void OutputMux::add(Rank rank, Stream stream, std::string_view bytes, TimePoint now) {
     impl_->add(rank, stream, bytes, now);
 }
+void OutputMux::add_display(Rank rank, std::string type, std::string content, TimePoint now) {
+    impl_->add_display(rank, std::move(type), std::move(content), now);
+}
 void OutputMux::rank_ended(Rank rank) {
     impl_->rank_ended(rank);
 }
 std::vector<Chunk> OutputMux::take(TimePoint now) {
     return impl_->take(now);
-}
-std::vector<Chunk> OutputMux::flush_rank(Rank rank) {
-    return impl_->flush_rank(rank);
 }
 std::vector<Chunk> OutputMux::flush() {
     return impl_->flush();

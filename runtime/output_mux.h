@@ -50,9 +50,13 @@ public:
         std::optional<RankSet> show = {};  // lines of other ranks are only counted; absent: all
         std::chrono::milliseconds window{50};
         std::chrono::milliseconds partial_wait{200};
-        bool colour = false;                  // dim prefixes
-        std::size_t max_bytes = 64UL << 20;   // shown; the rest is counted, but for its tail
-        std::size_t tail_lines = 200;         // of what was not shown, shown by flush()
+        bool colour = false;                 // dim prefixes
+        std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail
+        std::size_t tail_lines = 200;        // of what was not shown, shown at the flood's end
+        // Beyond this many bytes at once, and then per second, text is a flood too: for a front end
+        // that drops what comes faster. 0: no limit.
+        std::size_t burst = 0;
+        std::size_t bytes_per_second = 0;
         std::size_t max_queued = 64UL << 20;  // bytes; beyond it lines wait for no other rank
     };
 
@@ -67,16 +71,17 @@ public:
     // Takes what `rank` wrote. REQUIRES: 0 <= rank < world.
     void add(Rank rank, Stream stream, std::string_view bytes, TimePoint now);
 
+    // Takes a rich display, which has its place in the order of the rank's lines and merges as they
+    // do. It ends the rank's partial lines; its progress lines go on. Ranks outside `show` show
+    // none.
+    void add_display(Rank rank, std::string type, std::string content, TimePoint now);
+
     // The rank writes nothing more: its last line is whole as it is, its progress is final, and
     // no line waits for it. To be called when its pipes are drained.
     void rank_ended(Rank rank);
 
     // What is due now; adjacent lines of a stream are one Chunk.
     std::vector<Chunk> take(TimePoint now);
-
-    // All lines this rank wrote so far, with whoever can merge, and its partial lines, ended: to
-    // be called before a rich display of that rank. Its progress lines go on unless it has ended.
-    std::vector<Chunk> flush_rank(Rank rank);
 
     // Everything: partial lines, the last state of progress lines, and after a flood its tail.
     // Lines that come later are taken as before.

@@ -5,12 +5,16 @@
 #include <deque>
 #include <string>
 
+#include "runtime/stream.h"
 #include "runtime/unique_fd.h"
 
 namespace sgpu {
 
 // The bytes of a mark. REQUIRES: `key` has 16 characters; `number` is not 0.
 std::string mark_bytes(const std::string& key, std::uint32_t number);
+// What follows it in this pipe belongs to `call`, up to the next such mark; 0: to the call that
+// runs.
+std::string owner_mark_bytes(const std::string& key, CallId call);
 
 // Owns the read end and what was read and not yet taken.
 //
@@ -20,6 +24,7 @@ public:
     struct Piece {
         std::string text;        // output, or empty for a mark
         std::uint32_t mark = 0;  // the mark's number
+        CallId owner = 0;        // the call whose output it is; 0: the one that runs
     };
 
     OutputPipe() = default;
@@ -46,6 +51,7 @@ private:
     UniqueFd fd_;
     std::string key_;
     std::string tail_;  // not yet cut: may hold the begin of a mark at its end
+    CallId owner_ = 0;  // of what follows
 };
 
 }  // namespace sgpu

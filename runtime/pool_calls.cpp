@@ -1,4 +1,6 @@
 // pool_calls.cpp: calls, their output and their ends, in the pool's thread.
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "runtime/pool_thread.h"
@@ -7,6 +9,9 @@ namespace sgpu {
 namespace {
 
 constexpr std::chrono::milliseconds kViewDelay{50};  // between a change and the view that has it
+constexpr off_t kLargestDisplay = 64LL << 20;        // bytes
+constexpr std::string_view kTooLarge = "(a display of more than 64 MB is left out)\n";
+constexpr std::size_t kKeptCalls = 50;  // for late lines of ranks that live on
 
 const char* reason_of(EndCause cause) {
     switch (cause) {
@@ -25,6 +30,17 @@ std::string as_json(const Stack& stack) {
     return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// The JSON of a display; absent if it is larger than any front end could show.
+std::optional<std::string> content_of(Message& message) {
+    if (!message.buffer) return message.frames.empty() ? "{}" : std::move(message.frames[0]);
+    struct stat info {};
+    if (::fstat(message.buffer.get(), &info) != 0 || info.st_size > kLargestDisplay) return {};
+    std::string content(static_cast<std::size_t>(info.st_size), '\0');
+    const ssize_t got = ::pread(message.buffer.get(), content.data(), content.size(), 0);
+    if (got != static_cast<ssize_t>(content.size())) return {};
+    return content;
+}
+
 }  // namespace
 
 void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket) {
@@ -33,12 +49,13 @@ void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicke
     const auto [at, made] = calls_.try_emplace(id, std::move(request), ticket, now);
     RunningCall& call = at->second;
     std::set<int> members;
+    const std::uint64_t log_room = logs_.begin(id, static_cast<int>(call.request.members.size()));
     for (std::size_t i = 0; i < call.request.members.size(); ++i) {
         const auto [rank, child_id] = call.request.members[i];
         members.insert(rank);
         call.outcomes[i].rank = rank;
         call.outcomes[i].child = child_id;
-        call.logs.emplace_back(pool_.log_path(id, rank));
+        call.logs.emplace_back(logs_.path(id, rank), log_room);
         const auto found = children_.find(child_id);
         if (found == children_.end()) {
             call.state.ended(i, RankState::died, now);
@@ -57,6 +74,7 @@ void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicke
     call.request.frames.clear();
     call.request.buffer.reset();
     call.view_due = now;
+    calls_to_drop_ = true;
 }
 
 void PoolThread::stop(CallId id) {
@@ -74,16 +92,39 @@ RunningCall* PoolThread::call_of(const Child& child) {
     return found == calls_.end() ? nullptr : &found->second;
 }
 
-void PoolThread::text(Child& child, Stream stream, const std::string& bytes) {
-    RunningCall* call = call_of(child);
-    if (!call) return;
-    call->logs[child.index].write(bytes);
-    call->mux.add(call->request.members[child.index].rank, stream, bytes, Clock::now());
-    if (!call->view_due) call->view_due = Clock::now() + kViewDelay;
+// Text belongs to the last call of the rank unless its thread was started in an earlier one.
+void PoolThread::text(ChildId id, const Child& child, Stream stream,
+                      const OutputPipe::Piece& piece) {
+    auto found = calls_.find(child.call);
+    std::size_t index = child.index;
+    if (const auto earlier = calls_.find(piece.owner); earlier != calls_.end()) {
+        const auto& members = earlier->second.request.members;
+        const auto same = [id](const CallRequest::Member& m) { return m.child == id; };
+        const auto member = std::find_if(members.begin(), members.end(), same);
+        if (member != members.end()) {
+            found = earlier;
+            index = static_cast<std::size_t>(member - members.begin());
+        }
+    }
+    if (found == calls_.end()) return;
+    RunningCall& call = found->second;
+    call.logs[index].write(piece.text);
+    call.mux.add(call.request.members[index].rank, stream, piece.text, Clock::now());
+    call.late = call.reported;
+    if (!call.view_due) call.view_due = Clock::now() + kViewDelay;
+}
+
+// What comes after a call's end is shown as what came before it.
+void PoolThread::show_late(CallId id, RunningCall& call, Clock::time_point now) {
+    show(id, call.mux.take(now));
+    call.late = call.mux.next_due().has_value();
+    if (call.late) return;
+    for (RankLog& log : call.logs) log.rest();
 }
 
 void PoolThread::message(ChildId id, Child& child, Message message) {
     RunningCall* call = call_of(child);
+    const auto now = Clock::now();
     if (const auto* hello = std::get_if<Hello>(&message.body)) {
         if (child.hello && hello->key == child.key) child.hello->answer(id, hello->service.dump());
     } else if (const auto* done = std::get_if<Done>(&message.body)) {
@@ -98,13 +139,12 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
     } else if (auto* display = std::get_if<Display>(&message.body)) {
         if (!call) return;
         const int rank = call->request.members[child.index].rank;
-        show(child.call, *call, call->mux.flush_rank(rank));
-        OutputEvent event{child.call, rank, std::move(display->type), "",
-                          std::move(message.buffer)};
-        if (!message.frames.empty()) event.content = std::move(message.frames[0]);
-        const std::lock_guard lock(pool_.mutex_);
-        pool_.output_.push_back(std::move(event));
-        pool_.output_ready_.notify();
+        auto content = content_of(message);
+        if (content)
+            call->mux.add_display(rank, std::move(display->type), std::move(*content), now);
+        else
+            call->mux.add(rank, Stream::err, kTooLarge, now);
+        call->late = call->reported;
     } else if (auto* stack = std::get_if<Stack>(&message.body)) {
         if (const auto query = child.queries.extract(stack->token)) {
             query.mapped()->answer(id, as_json(*stack));
@@ -130,13 +170,16 @@ void PoolThread::rank_ended(Child& child, RankState how, RankOutcome outcome,
     if (!call->view_due) call->view_due = now + kViewDelay;
 }
 
-void PoolThread::show(CallId id, RunningCall& call, std::vector<Chunk> chunks) {
+void PoolThread::show(CallId id, std::vector<Chunk> chunks) {
     if (chunks.empty()) return;
-    (void)call;
     const std::lock_guard lock(pool_.mutex_);
-    for (Chunk& chunk : chunks)
-        pool_.output_.push_back({id, -1, chunk.stream == Stream::out ? "stdout" : "stderr",
-                                 std::move(chunk.text), UniqueFd()});
+    for (Chunk& chunk : chunks) {
+        if (chunk.type.empty())
+            pool_.output_.add_text(id, chunk.stream, std::move(chunk.text));
+        else
+            pool_.output_.add_display(
+                {id, chunk.ranks, std::move(chunk.type), std::move(chunk.text)});
+    }
     pool_.output_ready_.notify();
 }
 
@@ -168,7 +211,13 @@ void PoolThread::carry_out(RunningCall& call, const std::vector<Order>& orders) 
 
 void PoolThread::finish_if_over(CallId id, RunningCall& call) {
     if (call.reported || !call.state.finished()) return;
-    show(id, call, call.mux.flush());
+    show(id, call.mux.flush());
+    std::uint64_t logged = 0;
+    for (RankLog& log : call.logs) {
+        logged += log.size();
+        log.rest();
+    }
+    logs_.set_size(id, logged);
     for (std::size_t i = 0; i < call.outcomes.size(); ++i) {
         const Call::Rank& rank = call.state.ranks()[i];
         call.outcomes[i].state = rank.state;
@@ -178,6 +227,7 @@ void PoolThread::finish_if_over(CallId id, RunningCall& call) {
     }
     update_view(call);
     call.reported = true;
+    calls_to_drop_ = true;
     call.ticket->finish(std::move(call.outcomes));
 }
 
@@ -192,13 +242,19 @@ void PoolThread::update_view(RunningCall& call) {
     call.ticket->set_view(std::move(view));
 }
 
-// A call is kept for late lines while one of its ranks has not been given another.
+// The last calls are kept for late lines while one of their ranks lives.
 void PoolThread::drop_old_calls() {
+    if (!std::exchange(calls_to_drop_, false)) return;
+    auto too_many = calls_.size() - std::min(calls_.size(), kKeptCalls);
     for (auto it = calls_.begin(); it != calls_.end();) {
-        const auto owns = [&](const auto& entry) { return entry.second.call == it->first; };
-        const bool old =
-            it->second.reported && std::none_of(children_.begin(), children_.end(), owns);
-        if (old) show(it->first, it->second, it->second.mux.flush());
+        const auto& members = it->second.request.members;
+        const bool can_print =
+            std::any_of(members.begin(), members.end(), [this](const CallRequest::Member& m) {
+                return children_.find(m.child) != children_.end();
+            });
+        const bool old = it->second.reported && (!can_print || too_many > 0);
+        too_many -= std::min<std::size_t>(too_many, 1);
+        if (old) show(it->first, it->second.mux.flush());
         it = old ? calls_.erase(it) : std::next(it);
     }
 }

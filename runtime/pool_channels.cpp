@@ -103,7 +103,7 @@ void PoolThread::settle(ChildId id, Child& child, Marks marks) {
                 pipe->pieces.pop_front();
                 child.passed = std::max(child.passed, piece.mark);
                 if (piece.mark == 0)
-                    text(child, pipe == &out ? Stream::out : Stream::err, piece.text);
+                    text(id, child, pipe == &out ? Stream::out : Stream::err, piece);
             }
         }
     } while (pass_mark(child));

@@ -83,6 +83,7 @@ void PoolThread::died(ChildId id, int status, bool exit_known) {
     if (child.pid > 0) by_pid_.erase(child.pid);
     std::erase(ordered_, id);
     children_.erase(found);
+    calls_to_drop_ = true;
 }
 
 void PoolThread::retire(const std::vector<ChildId>& ids) {

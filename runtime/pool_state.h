@@ -49,7 +49,7 @@ struct Child {
     std::map<std::uint64_t, std::shared_ptr<QueryTicket>> queries;  // by token
 };
 
-// A call and its output. Kept after its end for as long as one of its ranks can still print.
+// A call and its output. Kept after its end for a while, as long as one of its ranks can print.
 struct RunningCall {
     RunningCall(CallRequest r, std::shared_ptr<CallTicket> t, Clock::time_point now)
         : request(std::move(r)),
@@ -67,6 +67,7 @@ struct RunningCall {
     std::map<int, std::string> stacks;
     std::optional<Clock::time_point> view_due;  // something has changed since the last view
     bool reported = false;                      // the ticket is finished
+    bool late = false;                          // it has output after that which is not shown yet
 };
 
 }  // namespace sgpu

@@ -22,7 +22,8 @@ struct PoolThread::Watched {
     std::size_t first_child = 0;
 };
 
-PoolThread::PoolThread(RankPool& pool, UniqueFd link) : pool_(pool), link_(std::move(link)) {}
+PoolThread::PoolThread(RankPool& pool, UniqueFd link)
+    : pool_(pool), link_(std::move(link)), logs_(pool.folder() + "/logs") {}
 
 void PoolThread::run() {
     ::prctl(PR_SET_NAME, "sgpu-pool");
@@ -65,6 +66,7 @@ int PoolThread::wait_ms(Clock::time_point now) const {
     };
     if (now < pipes_rest_until_) sooner(pipes_rest_until_);
     for (const auto& [id, call] : calls_) {
+        if (call.reported && !call.late) continue;
         sooner(call.state.next_due());
         sooner(call.mux.next_due());
         sooner(call.view_due);
@@ -124,8 +126,12 @@ void PoolThread::act_on_time(Clock::time_point now) {
         tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
     }
     for (auto& [id, call] : calls_) {
+        if (call.reported) {
+            if (call.late) show_late(id, call, now);
+            continue;
+        }
         carry_out(call, call.state.advance(now));
-        show(id, call, call.mux.take(now));
+        show(id, call.mux.take(now));
         if (call.view_due && now >= *call.view_due) update_view(call);
         finish_if_over(id, call);
     }

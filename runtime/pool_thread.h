@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/call_logs.h"
 #include "runtime/guard_link.h"
 #include "runtime/packet_socket.h"
 #include "runtime/pool_state.h"
@@ -78,9 +79,10 @@ private:
     void deliver_first(ChildId id, Child& child);
 
     // pool_calls.cpp: calls and their output
-    void text(Child& child, Stream stream, const std::string& bytes);
+    void text(ChildId id, const Child& child, Stream stream, const OutputPipe::Piece& piece);
     void message(ChildId id, Child& child, Message message);
-    void show(CallId id, RunningCall& call, std::vector<Chunk> chunks);
+    void show(CallId id, std::vector<Chunk> chunks);
+    void show_late(CallId id, RunningCall& call, Clock::time_point now);
     void carry_out(RunningCall& call, const std::vector<Order>& orders);
     void finish_if_over(CallId id, RunningCall& call);
     void rank_ended(Child& child, RankState how, RankOutcome outcome, Clock::time_point at);
@@ -105,6 +107,8 @@ private:
     std::optional<Clock::time_point> refill_at_;  // after a spare died that nobody had used
     std::uint64_t next_token_ = 1;
     std::map<CallId, RunningCall> calls_;
+    bool calls_to_drop_ = false;  // perhaps
+    CallLogs logs_;
     Clock::time_point pipes_rest_until_{};
 };
 

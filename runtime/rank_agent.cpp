@@ -10,7 +10,6 @@
 #include <cstdio>
 
 #include "runtime/collective_sockets.h"
-#include "runtime/output_pipe.h"
 #include "runtime/packet_socket.h"
 
 namespace sgpu {
@@ -19,8 +18,6 @@ namespace {
 constexpr int kFrequentMs = 5;  // looks for the guard, and for the end of an inquiry
 // poll goes on with a socket that user code has closed: it has to be asked anew.
 constexpr int kSocketCheckMs = 1000;
-constexpr int kMarkLimitMs = 10'000;  // for the pool to make room in a pipe
-constexpr int kPrivateFds = 100;      // above what user code is likely to name
 
 std::string read_text(const std::string& path) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -43,22 +40,13 @@ const char* literal(const std::string& reason) {
     return reason == "deadline" ? "deadline" : "stop";
 }
 
-// All of it or nothing, even if user code has made the pipe non-blocking.
-bool write_mark(int fd, const std::string& bytes) {
-    for (;;) {
-        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-        if (n == static_cast<ssize_t>(bytes.size())) return true;
-        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return false;
-        pollfd item{fd, POLLOUT, 0};
-        if (errno == EAGAIN && ::poll(&item, 1, kMarkLimitMs) == 0) return false;
-    }
-}
-
 }  // namespace
 
 RankAgent::RankAgent(Options options)
-    : options_(std::move(options)), pid_(::getpid()), inquiry_(options_.inquiry) {
-    for (int i = 0; i < 2; ++i) pipes_[i].reset(::fcntl(i + 1, F_DUPFD_CLOEXEC, kPrivateFds));
+    : options_(std::move(options)),
+      pid_(::getpid()),
+      output_(options_.key),
+      inquiry_(options_.inquiry) {
     // C stdio is fully buffered on a pipe; by lines it is live.
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
 
@@ -101,6 +89,7 @@ void RankAgent::begin_work(CallId call, int world) {
     seen_ = false;
     cuts_ = 0;
     world_ = world;
+    output_.begin_call(call);
     busy_ = call;
 }
 
@@ -117,18 +106,6 @@ const char* RankAgent::see_interrupt() {
     return reason;
 }
 
-std::uint32_t RankAgent::mark(MarkFor what) {
-    std::fflush(nullptr);
-    const std::uint32_t parity = what == MarkFor::message ? 0 : 1;
-    do {
-        ++marks_;
-    } while (marks_ % 2 != parity);
-    const std::string bytes = mark_bytes(options_.key, marks_);
-    for (const UniqueFd& pipe : pipes_)
-        if (!write_mark(pipe.get(), bytes)) return 0;
-    return marks_;
-}
-
 void RankAgent::serve() {
     ::prctl(PR_SET_NAME, "sgpu-agent");
     const auto service = nlohmann::json::parse(options_.service, nullptr, false);
@@ -137,11 +114,13 @@ void RankAgent::serve() {
         if (!guarded_) follow_guard();
         pollfd items[] = {{options_.socket.get(), POLLIN, 0},
                           {stop_ready_.fd(), POLLIN, 0},
-                          {inquiry_.ready_fd(), POLLIN, 0}};
-        ::poll(items, 3, !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs);
+                          {inquiry_.ready_fd(), POLLIN, 0},
+                          {output_.timer_fd(), POLLIN, 0}};
+        ::poll(items, 4, !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs);
         if (items[1].revents & POLLIN) return;
         // User code has closed what is ours: no request can come and no answer can go any more.
         if ((items[0].revents | items[1].revents) & POLLNVAL) ::kill(pid_, SIGKILL);
+        if (items[3].revents & POLLIN) output_.flush_due();
         while (auto packet = recv_packet(options_.socket.get())) {
             auto message = decode(packet->bytes);
             if (!message) ::kill(pid_, SIGKILL);  // the pool is gone: nobody is left to work for

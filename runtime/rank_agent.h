@@ -12,6 +12,7 @@
 
 #include "runtime/event_fd.h"
 #include "runtime/rank_inquiry.h"
+#include "runtime/rank_output.h"
 #include "runtime/wire.h"
 
 namespace sgpu {
@@ -20,7 +21,7 @@ namespace sgpu {
 // requests to the main thread, interrupts it by SIGINT, shuts its collectives' sockets, and says
 // where it is (rank_inquiry.h): all of it while the main thread is stuck.
 //
-// Threads: constructed in the main thread, which also calls take, mark, begin_work and end_work;
+// Threads: constructed in the main thread, which also calls take, begin_work and end_work;
 // send may be called from any thread. The agent's thread blocks all signals.
 // A forked child has the memory but not the thread: destroying its copy only lets go of it.
 class RankAgent {
@@ -58,10 +59,8 @@ public:
     // Readable when collectives are to be aborted: for what only Python can abort (NCCL).
     int cut_fd() const { return cut_ready_.fd(); }
 
-    // Flushes C stdio and writes a mark into both output pipes (wire.md), even if descriptors 1 and
-    // 2 have been redirected since. Returns its number, 0 if it could not be written.
-    enum class MarkFor { message, stream_switch };
-    std::uint32_t mark(MarkFor what);
+    // What this process prints. Its late parts are flushed by the agent's thread.
+    RankOutput& output() { return output_; }
 
 private:
     void serve();
@@ -73,8 +72,7 @@ private:
 
     const Options options_;
     const pid_t pid_;
-    UniqueFd pipes_[2];
-    std::uint32_t marks_ = 0;
+    RankOutput output_;
     bool stop_ = false;
     bool guarded_ = false;
     RankInquiry inquiry_;

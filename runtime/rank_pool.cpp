@@ -185,7 +185,7 @@ std::shared_ptr<QueryTicket> RankPool::fork_server_ready() {
 std::vector<OutputEvent> RankPool::take_output() {
     const std::lock_guard lock(mutex_);
     output_ready_.take();
-    return std::exchange(output_, {});
+    return output_.take();
 }
 
 PoolPids RankPool::pids() const {
@@ -199,8 +199,7 @@ std::vector<ChildId> RankPool::dead_children() const {
 }
 
 std::string RankPool::log_path(CallId call, int rank) const {
-    return folder_ + "/logs/call-" + std::to_string(call) + "/rank-" + std::to_string(rank) +
-           ".log";
+    return CallLogs(folder_ + "/logs").path(call, rank);
 }
 
 std::string RankPool::trouble() const {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/output_queue.h"
 #include "runtime/ticket.h"
 
 namespace sgpu {
@@ -30,15 +31,6 @@ struct CallRequest {
     UniqueFd buffer;  // lent to every rank
     CallLimits limits;
     OutputMux::Options output;
-};
-
-// A piece of output of a call, in the order in which it is to be shown.
-struct OutputEvent {
-    CallId call = 0;
-    int rank = -1;        // of a display; -1 for text, whose lines carry their ranks
-    std::string type;     // "stdout", "stderr", or a Jupyter message type
-    std::string content;  // text, or the JSON content of the message
-    UniqueFd buffer;      // holds the content instead, if it is long
 };
 
 struct PoolPids {
@@ -122,7 +114,7 @@ private:
 
     mutable std::mutex mutex_;  // guards what follows, up to the thread
     std::vector<std::function<void()>> posted_;
-    std::vector<OutputEvent> output_;
+    OutputQueue output_;
     PoolPids pids_;
     std::deque<ChildId> spares_;  // forked or ordered, and nobody's
     std::set<ChildId> dead_;

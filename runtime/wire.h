@@ -13,14 +13,13 @@
 #include <vector>
 
 #include "runtime/result.h"
+#include "runtime/stream.h"
 #include "runtime/unique_fd.h"
 
 namespace sgpu {
 
 // Raised when an old peer would misread a new message.
 inline constexpr std::uint8_t kWireVersion = 1;
-
-using CallId = std::uint64_t;  // names one call; larger than every call before it; 0 is none
 
 struct Execute {
     CallId call = 0;

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status, waiting
-from .errors import DistributedTimeoutError, parse_ranks
+from .errors import DistributedTimeoutError
 from .outcome import Ended
 from .tracking import client as tracking
 
@@ -93,7 +93,7 @@ def _run(
     line.show(ready=warm)
     frames = [_context(owner, group, options, handle), *payload.frames]
     out = owner.output
-    sink = output.Sink(host, parent, group.world, _shown_ranks(options))
+    sink = output.Sink(host, parent, group.world)
 
     def start() -> Any:
         return owner.core.begin_call(
@@ -107,6 +107,7 @@ def _run(
             output=options.output,
             output_ranks=options.output_ranks,
             colour=host.colour,
+            bytes_per_second=host.bytes_per_second,
         )
 
     with _Stops(owner) as stops:
@@ -132,14 +133,6 @@ def _check_folder() -> None:
             "the notebook's folder has been deleted, so ranks cannot work in it; change to one "
             "that exists with %cd",
         ) from None
-
-
-def _shown_ranks(options: CallOptions) -> frozenset[int] | None:
-    if options.output == "none":
-        return frozenset()
-    if options.output != "ranks":
-        return None
-    return frozenset(parse_ranks(options.output_ranks))
 
 
 def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ class Host(Protocol):
     colour: bool
     #: Whether messages can be shown and updated.
     rich: bool
+    #: Text that comes faster for longer than a burst is shown in part; 0: no limit.
+    bytes_per_second: int
 
     def capture(self) -> Any:
         """A token for the cell that runs now; output with it goes there, whenever it comes."""
@@ -27,6 +30,9 @@ class KernelHost:
 
     colour = True
     rich = True
+
+    def __init__(self) -> None:
+        self.bytes_per_second = _server_limit()
 
     def capture(self) -> Any:
         from . import kernel
@@ -50,6 +56,7 @@ class IPyKernelHost:
 
     def __init__(self, ipykernel: Any) -> None:
         self._kernel = ipykernel
+        self.bytes_per_second = _server_limit()
 
     def capture(self) -> Any:
         return self._kernel.get_parent("shell")
@@ -73,6 +80,7 @@ class ScriptHost:
     """A plain script: lines to stdout and stderr, the plain text of what is displayed."""
 
     rich = False
+    bytes_per_second = 0
 
     def __init__(self) -> None:
         self.colour = sys.stdout.isatty()
@@ -89,6 +97,19 @@ class ScriptHost:
         text = content.get("data", {}).get("text/plain")
         if message_type == "display_data" and isinstance(text, str):
             self.stream(parent, "stdout", text + "\n")
+
+
+def _server_limit() -> int:
+    """A Jupyter server drops all text of a kernel that sends more than 3 MB in 3 seconds, what comes
+    after the flood too. A third of that leaves room for colours and escapes."""
+    return 300_000 if "JPY_SESSION_NAME" in os.environ else 0
+
+
+def cell_number() -> int | None:
+    """The number of the notebook's cell that runs; None in a plain script."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return int(shell.execution_count) if shell is not None else None
 
 
 def find() -> Host:

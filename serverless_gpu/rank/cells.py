@@ -105,6 +105,7 @@ def prepare() -> None:
     global _prepared
     main_module = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
+    display.share_ids()
     _prepared = _make(main_module)
     for kind in (RankShell, InteractiveShell):
         kind._instance = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 from typing import Any
 
@@ -51,11 +52,24 @@ def publish(
     send(
         "update_display_data" if update else "display_data",
         {
-            "data": encode_bundle(data),
+            "data": encode_bundle(without_widget(data)),
             "metadata": metadata or {},
             "transient": transient or {},
         },
     )
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def without_widget(data: dict[str, Any]) -> dict[str, Any]:
+    """The bundle without its widget view, which would stay dead: a rank has no front end that
+    answers it."""
+    if _WIDGET not in data:
+        return data
+    rest = {kind: value for kind, value in data.items() if kind != _WIDGET}
+    text = str(rest.get("text/plain", "widget")).splitlines()[0]
+    return {"text/plain": f"{text}  (widgets work in the notebook's own cells, not in ranks)"}
 
 
 def clear_output(wait: bool = False) -> None:
@@ -66,6 +80,27 @@ def _figure_png(figure: Any) -> bytes | str | None:
     from IPython.core.pylabtools import print_figure
 
     return print_figure(figure, "png")  # type: ignore[no-any-return, no-untyped-call]
+
+
+_ids = itertools.count(1)
+_first_call = 0
+
+
+def new_display_id() -> str:
+    """As IPython's, but equal on ranks that do the same, so that equal displays are equal."""
+    global _first_call
+    process = rank.current
+    if process is None or os.getpid() != process.pid:
+        return os.urandom(16).hex()
+    _first_call = _first_call or process.call
+    return f"{_first_call}-{next(_ids)}"
+
+
+def share_ids() -> None:
+    """From now on IPython's own handles have such names."""
+    import IPython.core.display_functions as functions
+
+    functions._new_id = new_display_id
 
 
 _formatter: Any = None

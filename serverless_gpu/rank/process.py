@@ -144,7 +144,6 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     dump_fd = os.memfd_create("stacks")
     _core.install_dump_signal(DUMP_SIGNAL)
     faulthandler.register(DUMP_SIGNAL, file=dump_fd, all_threads=True, chain=True)
-    streams.install()
     children.adopt()
     _fresh_main()
     agent = _core.RankAgent(
@@ -158,7 +157,7 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     )
     process = RankProcess(agent)
     rank.current = process
-    streams.agent = agent
+    streams.install(agent)
     signal.signal(signal.SIGINT, process.on_sigint)
     serialize.install_forking_pickler()
     environment.prepare()

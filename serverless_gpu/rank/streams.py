@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import contextlib
 import getpass
 import io
 import linecache
+import os
 import sys
+import threading
 import warnings
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import _core
 from ..places import place
 
-agent: _core.RankAgent | None = None
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _NO_INPUT = (
     "a rank has no keyboard: {what} cannot be used here. Ask in the notebook and pass the answer "
@@ -26,33 +30,92 @@ _NO_DEBUGGER = (
 )
 
 
-class OrderedStream:
-    """A text stream that orders its writes against the other one's: a mark goes into both pipes
-    whenever Python switches from one stream to the other. Everything else is the plain stream."""
+class _Bytes(io.BufferedIOBase):
+    """`sys.stdout.buffer`: bytes take their place between the text."""
 
-    last: OrderedStream | None = None
+    def __init__(self, agent: _core.RankAgent, fd: int) -> None:
+        self._agent, self._fd = agent, fd
+        self.name = "<stdout>" if fd == 1 else "<stderr>"
+        self.mode = "wb"
 
-    def __init__(self, stream: io.TextIOWrapper) -> None:
-        self._stream = stream
+    def writable(self) -> bool:
+        return True
 
-    def write(self, text: str) -> int:
-        last = OrderedStream.last
-        if last is not self:
-            if last is not None and agent is not None:
-                last._stream.flush()
-                agent.mark_switch()
-            OrderedStream.last = self
-        return self._stream.write(text)
+    def fileno(self) -> int:
+        return self._fd
 
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
+    @property
+    def raw(self) -> io.FileIO:  # type: ignore[override]
+        self.flush()
+        return io.FileIO(self._fd, "w", closefd=False)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def write(self, data: Buffer) -> int:
+        if self.closed:
+            raise ValueError("write to closed file")
+        view = memoryview(data)
+        _core.write_raw(self._agent, self._fd, view.tobytes(), _owner)
+        return view.nbytes
 
-    def __iter__(self) -> Any:
-        return iter(self._stream)
+    def flush(self) -> None:
+        if not self.closed:
+            _core.flush_output()
+
+
+class RankStream(io.TextIOWrapper):
+    """`sys.stdout` and `sys.stderr`: a plain text stream whose `write` is C++ (rank_output.h) for
+    as long as it writes UTF-8."""
+
+    def __init__(self, agent: _core.RankAgent, fd: int) -> None:
+        self._agent, self._fd = agent, fd
+        super().__init__(
+            _Bytes(agent, fd),  # type: ignore[arg-type]
+            encoding="utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+            write_through=True,
+        )
+        self.mode = "w"
+        self._quicken()
+
+    def _quicken(self) -> None:
+        slow = super().write
+        self.write = _core.stream_writer(  # type: ignore[method-assign]
+            self._agent, self._fd, slow, _owner
+        )
+
+    def _slow_down(self) -> None:
+        self.__dict__.pop("write", None)
+
+    def reconfigure(self, **options: Any) -> None:
+        super().reconfigure(**{**options, "write_through": True})
+        self._slow_down()
+        same_ends = options.get("newline") in (None, "", "\n")
+        if codecs.lookup(self.encoding).name == "utf-8" and same_ends:
+            self._quicken()
+
+    def detach(self) -> Any:
+        self._slow_down()
+        return super().detach()
+
+    def close(self) -> None:
+        self._slow_down()
+        super().close()
+
+
+def _owner() -> int:
+    """The call that the calling thread was started in; 0: the one that runs."""
+    return int(getattr(threading.current_thread(), "_serverless_gpu_call", 0))
+
+
+def _remember_calls(agent: _core.RankAgent) -> None:
+    """From now on a thread keeps the call that it was started in, and those that it starts too."""
+    start = threading.Thread.start
+
+    def start_in_call(self: threading.Thread) -> None:
+        self._serverless_gpu_call = _owner() or agent.busy  # type: ignore[attr-defined]
+        start(self)
+
+    threading.Thread.start = start_in_call  # type: ignore[method-assign]
 
 
 class NoInput(io.TextIOBase):
@@ -100,14 +163,20 @@ def _format_warning(
     return f"{place(filename, lineno)}: {category.__name__}: {message}\n{shown}"
 
 
-def install() -> None:
+def install(agent: _core.RankAgent) -> None:
     """Puts our streams in place; descriptors 1 and 2 are the pool's pipes already."""
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = open(  # noqa: SIM115
-            fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-        )
-        setattr(sys, name, OrderedStream(stream))
-        setattr(sys, f"__{name}__", stream)
+    sys.stdout = sys.__stdout__ = RankStream(agent, 1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = RankStream(agent, 2)  # type: ignore[misc]
+    _core.keep_order_with_processes()
+    _remember_calls(agent)
+    real_exit = os._exit
+
+    def flush_and_exit(status: int) -> NoReturn:
+        with contextlib.suppress(OSError):
+            _core.flush_output()
+        real_exit(status)
+
+    os._exit = flush_and_exit
     sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc, assignment]
     builtins.input = _no_input
     getpass.getpass = _no_getpass

@@ -56,7 +56,7 @@ TEST_F(OutputFaults, DisplaysTakeTheirPlaceInTheText) {
     EXPECT_EQ(call(1, "displays:30")[0].state, RankState::returned);
     std::string shown;
     for (const OutputEvent& event : events())
-        shown += event.rank < 0 ? event.content : "<" + event.content + ">";
+        shown += event.ranks.empty() ? event.content : "<" + event.content + ">";
     std::string wanted;
     for (int i = 0; i < 30; ++i)
         wanted += "before " + std::to_string(i) + "\n<" + std::to_string(i) + ">";

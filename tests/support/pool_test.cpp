@@ -149,7 +149,7 @@ std::vector<OutputEvent> PoolTest::events() {
 
 std::string PoolTest::text() {
     std::string all;
-    for (const OutputEvent& event : events()) all += event.rank < 0 ? event.content : "";
+    for (const OutputEvent& event : events()) all += event.ranks.empty() ? event.content : "";
     return all;
 }
 

@@ -14,11 +14,16 @@ using namespace std::chrono_literals;
 
 inline constexpr TimePoint kStart{1h};
 
-// All text of the chunks, `err` chunks in braces: "[0] a\n{[0] b\n}".
+// All text of the chunks, `err` chunks in braces, displays in angles: "[0] a\n{[0] b\n}<0-1
+// figure>".
 inline std::string show(const std::vector<Chunk>& chunks) {
     std::string text;
-    for (const Chunk& chunk : chunks)
-        text += chunk.stream == Stream::out ? chunk.text : "{" + chunk.text + "}";
+    for (const Chunk& chunk : chunks) {
+        if (!chunk.type.empty())
+            text += "<" + chunk.ranks.to_string() + " " + chunk.text + ">";
+        else
+            text += chunk.stream == Stream::out ? chunk.text : "{" + chunk.text + "}";
+    }
     return text;
 }
 

@@ -158,5 +158,35 @@ TEST(OutputFlood, TheTailIsBoundedInBytesToo) {
     EXPECT_LE(show(mux.flush()).size(), (std::size_t{1} << 20) + 100);
 }
 
+// A front end that drops what comes too fast is never sent that much, and the rest is said.
+TEST(OutputFlood, ThatIsOnlyTooFastEndsWhenItHasBeenSlowForAWhile) {
+    OutputMux mux({.world = 1, .tail_lines = 2, .burst = 100, .bytes_per_second = 100});
+    std::string text;
+    for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + "\n";
+    mux.add(0, Stream::out, text, kStart);
+    const std::string head = show(mux.take(kStart));
+    EXPECT_TRUE(head.starts_with("line 0\nline 1\n")) << head;
+    EXPECT_LE(head.size(), 110U);
+    ASSERT_TRUE(mux.next_due());
+    EXPECT_GT(*mux.next_due(), kStart + 400ms) << "half of what may come at once";
+    EXPECT_EQ(show(mux.take(kStart + 400ms)), "");
+    const std::string tail = show(mux.take(*mux.next_due()));
+    EXPECT_TRUE(tail.starts_with("… ")) << tail;
+    EXPECT_TRUE(tail.ends_with("line 29\n")) << tail;
+    mux.add(0, Stream::out, "after\n", kStart + 2s);
+    EXPECT_EQ(show(mux.take(kStart + 2s)), "after\n");
+    EXPECT_EQ(mux.next_due(), std::nullopt);
+}
+
+TEST(OutputFlood, TextAtAnAllowedPaceIsAllShown) {
+    OutputMux mux({.world = 1, .burst = 100, .bytes_per_second = 100});
+    std::string seen;
+    for (int i = 0; i < 100; ++i) {
+        mux.add(0, Stream::out, "0123456\n", kStart + i * 100ms);
+        seen += show(mux.take(kStart + i * 100ms));
+    }
+    EXPECT_EQ(seen.size(), 800U);
+}
+
 }  // namespace
 }  // namespace sgpu

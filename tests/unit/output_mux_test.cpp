@@ -30,13 +30,38 @@ TEST(OutputMux, ALineThatAllRanksReachedGoesOutAtOnce) {
     EXPECT_EQ(show(mux.take(kStart)), "[0-7] epoch 1\n");
 }
 
-TEST(OutputMux, ALineThatNobodyCanJoinGoesOutAtOnce) {
-    OutputMux mux({.world = 3});
-    mux.add(2, Stream::out, "c\n", kStart);
-    mux.add(0, Stream::out, "a\n", kStart);
-    mux.add(1, Stream::out, "b\n", kStart);
-    EXPECT_EQ(show(mux.take(kStart)), "[2] c\n");
-    EXPECT_EQ(show(mux.take(kStart + 50ms)), "[0] a\n[1] b\n") << "rank 2 could still have joined";
+TEST(OutputMux, DifferentLinesOfAllRanksGoOutAtOnceInRankOrder) {
+    OutputMux mux({.world = 4});
+    for (const Rank rank : {2, 0, 3, 1})
+        mux.add(rank, Stream::out, "loss of " + std::to_string(rank) + "\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)),
+              "[0] loss of 0\n[1] loss of 1\n[2] loss of 2\n[3] loss of 3\n");
+}
+
+TEST(OutputMux, LinesOfOnePlaceStandTogetherThoughARankIsAhead) {
+    OutputMux mux({.world = 3, .window = 50ms});
+    mux.add(2, Stream::out, "c1\nc2\n", kStart);
+    mux.add(0, Stream::out, "a1\na2\n", kStart + 10ms);
+    mux.add(1, Stream::out, "b1\nb2\n", kStart + 20ms);
+    EXPECT_EQ(show(mux.flush()), "[0] a1\n[1] b1\n[2] c1\n[0] a2\n[1] b2\n[2] c2\n");
+}
+
+TEST(OutputMux, ARankThatWasSilentComesInWhereTheOthersAre) {
+    OutputMux mux({.world = 2, .window = 50ms});
+    for (int i = 0; i < 100; ++i) mux.add(1, Stream::out, "x\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 50ms)).size(), 100U * 6U);
+    mux.add(1, Stream::out, "y1\ny2\n", kStart + 60ms);
+    mux.add(0, Stream::out, "a1\na2\na3\na4\n", kStart + 70ms);
+    EXPECT_EQ(show(mux.flush()), "[0] a1\n[0] a2\n[1] y1\n[0] a3\n[1] y2\n[0] a4\n");
+}
+
+TEST(OutputMux, ALineOfMostRanksWaitsForOneThatHasALineBeforeIt) {
+    OutputMux mux({.world = 4, .window = 50ms});
+    mux.add(2, Stream::out, "careful\n", kStart);
+    for (const Rank rank : {0, 1, 3}) mux.add(rank, Stream::out, "epoch 1\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[2] careful\n");
+    mux.add(2, Stream::out, "epoch 1\n", kStart + 10ms);
+    EXPECT_EQ(show(mux.take(kStart + 10ms)), "[0-3] epoch 1\n");
 }
 
 TEST(OutputMux, ALineThatOthersCouldJoinWaitsForTheWindow) {
@@ -142,13 +167,29 @@ TEST(OutputMux, WhatARankLeftIsWholeWhenItEnds) {
     EXPECT_EQ(show(mux.take(kStart)), "[1] alone\n");
 }
 
-TEST(OutputMux, FlushRankShowsAllOfThatRankWithWhoeverCanMerge) {
-    OutputMux mux({.world = 3});
-    mux.add(0, Stream::out, "a\nb\n", kStart);
-    mux.add(1, Stream::out, "a\nc\n", kStart);
-    EXPECT_EQ(show(mux.flush_rank(0)), "[0-1] a\n[0] b\n");
-    EXPECT_EQ(show(mux.flush_rank(0)), "");
-    EXPECT_EQ(show(mux.flush_rank(1)), "[1] c\n");
+TEST(OutputMux, ADisplayHasItsPlaceBetweenTheLines) {
+    OutputMux mux({.world = 2});
+    for (const Rank rank : {0, 1}) {
+        mux.add(rank, Stream::out, "before\n", kStart);
+        mux.add_display(rank, "display_data", "figure of " + std::to_string(rank), kStart);
+        mux.add(rank, Stream::out, "after\n", kStart);
+    }
+    EXPECT_EQ(show(mux.take(kStart)), "[0-1] before\n<0 figure of 0><1 figure of 1>[0-1] after\n");
+}
+
+TEST(OutputMux, EqualDisplaysAreOne) {
+    OutputMux mux({.world = 3, .window = 50ms});
+    for (const Rank rank : {2, 0}) mux.add_display(rank, "display_data", "table", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "") << "rank 1 may come";
+    mux.add_display(1, "update_display_data", "table", kStart);
+    EXPECT_EQ(show(mux.flush()), "<0,2 table><1 table>") << "another type is another display";
+}
+
+TEST(OutputMux, ALineIsNotMergedWithADisplayOfTheSameText) {
+    OutputMux mux({.world = 2});
+    mux.add(0, Stream::out, "x\n", kStart);
+    mux.add_display(1, "display_data", "x", kStart);
+    EXPECT_EQ(show(mux.flush()), "[0] x\n<1 x>");
 }
 
 TEST(OutputMux, ModeAllNeverMergesAndKeepsTheOrderOfArrival) {
@@ -163,7 +204,7 @@ TEST(OutputMux, LinesOfRanksOutsideShowAreCountedOnly) {
     add_to_all(mux, 4, "x\ny\n", kStart);
     mux.rank_ended(0);
     EXPECT_EQ(show(mux.take(kStart)), "[1-2] x\n[1-2] y\n");
-    EXPECT_EQ(show(mux.flush_rank(3)), "");
+    mux.add_display(3, "display_data", "figure", kStart);
     EXPECT_EQ(show(mux.flush()), "");
     EXPECT_EQ(mux.hidden_lines(), 4U);
 }

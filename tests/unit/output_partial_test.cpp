@@ -105,7 +105,9 @@ TEST(PartialLine, ItsRestDoesNotMergeWithAWholeLine) {
 TEST(PartialLine, IsNotCompletedByTheRestOfALineOfTheOtherStream) {
     OutputMux mux({.world = 2});
     mux.add(0, Stream::err, std::string(65536, 'e') + "rest", kStart);
-    EXPECT_EQ(show(mux.flush_rank(0)), "{[0] " + std::string(65536, 'e') + "\n[0] rest\n}");
+    mux.add_display(0, "display_data", "f", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 50ms)),
+              "{[0] " + std::string(65536, 'e') + "\n[0] rest\n}<0 f>");
     mux.add(0, Stream::out, "begun", kStart);
     EXPECT_EQ(show(mux.take(kStart + 200ms)), "[0] begun");
     mux.add(0, Stream::err, "end\n", kStart + 200ms);
@@ -139,16 +141,18 @@ TEST(PartialLine, ThatWasShownIsEndedAtFlush) {
 TEST(PartialLine, IsEndedBeforeARichDisplay) {
     OutputMux mux({.world = 2});
     mux.add(0, Stream::out, "figure: ", kStart);
-    EXPECT_EQ(show(mux.flush_rank(0)), "[0] figure: \n");
-    mux.add(0, Stream::out, "\nafter\n", kStart);
-    EXPECT_EQ(show(mux.flush_rank(0)), "[0] after\n");
+    mux.add_display(0, "display_data", "f", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "[0] figure: \n<0 f>");
+    mux.add(0, Stream::out, "\nafter\n", kStart + 60ms);
+    EXPECT_EQ(show(mux.take(kStart + 110ms)), "[0] after\n");
 }
 
 TEST(PartialLine, OfAnotherRankIsEndedBeforeARichDisplayToo) {
     OutputMux mux({.world = 2});
     mux.add(1, Stream::out, "loading", kStart);
     EXPECT_EQ(show(mux.take(kStart + 200ms)), "[1] loading");
-    EXPECT_EQ(show(mux.flush_rank(0)), "\n");
+    mux.add_display(0, "display_data", "f", kStart + 200ms);
+    EXPECT_EQ(show(mux.take(kStart + 250ms)), "\n<0 f>");
 }
 
 TEST(PartialLine, WithAnOpenColourIsResetWhenItIsEnded) {

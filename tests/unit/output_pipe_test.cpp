@@ -162,5 +162,33 @@ TEST(OutputPipe, DrainingAPipeThatIsWrittenForEverEnds) {
     std::signal(SIGPIPE, before);
 }
 
+// Text with its owner before it, where it has one.
+std::string show_owners(const OutputPipe& pipe) {
+    std::string shown;
+    for (const auto& piece : pipe.pieces)
+        shown += (piece.owner != 0 ? std::to_string(piece.owner) + ":" : "") + piece.text;
+    return shown;
+}
+
+TEST(OutputPipe, TextBetweenOwnerMarksBelongsToTheirCall) {
+    const std::string bytes =
+        "a" + owner_mark_bytes(kKey, 3) + "b" + owner_mark_bytes(kKey, 0) + "c";
+    Ends at_once;
+    at_once.write(bytes);
+    EXPECT_TRUE(at_once.pipe.read_some());
+    EXPECT_EQ(show_owners(at_once.pipe), "a3:bc");
+    Ends byte_by_byte;
+    for (const char byte : bytes) {
+        byte_by_byte.write({&byte, 1});
+        EXPECT_TRUE(byte_by_byte.pipe.read_some());
+    }
+    EXPECT_EQ(show_owners(byte_by_byte.pipe), "a3:bc");
+}
+
+TEST(OutputPipe, AnOwnerMarkIsAsLongAsAMark) {
+    EXPECT_EQ(owner_mark_bytes(kKey, 0x2a), "\x1e" + kKey + "=000002a\x1e");
+    EXPECT_EQ(owner_mark_bytes(kKey, 0xffffffffff).size(), mark_bytes(kKey, 1).size());
+}
+
 }  // namespace
 }  // namespace sgpu

@@ -95,7 +95,8 @@ TEST(ProgressLine, MoreBackspacesThanCharactersAreHarmless) {
 TEST(ProgressLine, StaysLiveAcrossARichDisplay) {
     OutputMux mux({.world = 2});
     mux.add(0, Stream::err, bar(10), kStart);
-    EXPECT_EQ(show(mux.flush_rank(0)), "");
+    mux.add_display(0, "display_data", "figure", kStart);
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "<0 figure>");
     EXPECT_EQ(show(mux.live()), "[0] 10%|##  |");
 }
 
@@ -104,7 +105,7 @@ TEST(ProgressLine, IsFinalWhenItsRankEnds) {
     mux.add(0, Stream::err, bar(10), kStart);
     mux.rank_ended(0);
     EXPECT_EQ(show(mux.live()), "");
-    EXPECT_EQ(show(mux.flush_rank(0)), "{[0] 10%|##  |\n}");
+    EXPECT_EQ(show(mux.take(kStart + 50ms)), "{[0] 10%|##  |\n}");
 }
 
 TEST(ProgressLine, ThatEndedComesBeforeWhatItsRankWritesNext) {

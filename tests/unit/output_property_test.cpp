@@ -86,7 +86,6 @@ TEST(OutputProperty, AnyInterleavingKeepsTheOrderOfEachRank) {
             const Write& write = scripts[rank][place[rank]++];
             mux.add(static_cast<Rank>(rank), write.stream, write.text, now);
             if (dice.up_to(2) == 0) keep(mux.take(now));
-            if (dice.up_to(30) == 0) keep(mux.flush_rank(static_cast<Rank>(rank)));
         }
         keep(mux.flush());
         EXPECT_EQ(by_rank(shown), expected) << "seed " << seed;

@@ -20,8 +20,8 @@ protected:
     ~RankLogTest() override { std::filesystem::remove_all(folder_); }
 
     std::string path() const { return folder_ / "logs" / "call-1" / "rank-0.log"; }
-    std::string content() const {
-        std::ifstream file(path());
+    std::string content(const std::string& part = "") const {
+        std::ifstream file(path() + part);
         std::stringstream all;
         all << file.rdbuf();
         return all.str();
@@ -41,12 +41,35 @@ TEST_F(RankLogTest, HoldsEveryByteInAFileOfTheUsersOwn) {
     EXPECT_EQ(info.st_mode & 0777U, 0600U);
 }
 
-TEST_F(RankLogTest, EndsAtItsSizeAndSaysSoOnce) {
-    RankLog log(path(), 10);
+TEST_F(RankLogTest, KeepsTheBeginAndTheEndAndSaysWhatIsGone) {
+    RankLog log(path(), 32);  // 8 for the begin, 12 for each of two parts
     log.write("0123456");
-    log.write("789abc");
-    log.write("def");
-    EXPECT_EQ(content(), "0123456789\n(the log is full; the rest is left out)\n");
+    log.write("7abcdefghijklmnopqrstuvwxyzABCDEFGHIJ");
+    EXPECT_EQ(content(), "01234567");
+    EXPECT_EQ(content(".1"), "mnopqrstuvwx");
+    const std::string last = content(".2");
+    EXPECT_TRUE(last.starts_with("(log rotated at 2")) << last;
+    EXPECT_NE(last.find(": 12 bytes between the first part and the last two are gone)\n"),
+              std::string::npos)
+        << last;
+    EXPECT_TRUE(last.ends_with("yzABCDEFGHIJ")) << last;
+    EXPECT_LE(log.size(), 32U);
+}
+
+TEST_F(RankLogTest, IsOneFileUntilTheBeginIsFull) {
+    RankLog log(path(), 32);
+    log.write("01234567");
+    EXPECT_FALSE(std::filesystem::exists(path() + ".2"));
+    log.write("8");
+    EXPECT_EQ(content(".2"), "8") << "nothing is gone, so nothing is said";
+}
+
+TEST_F(RankLogTest, GoesOnAfterARest) {
+    RankLog log(path());
+    log.write("a");
+    log.rest();
+    log.write("b");
+    EXPECT_EQ(content(), "ab");
 }
 
 TEST_F(RankLogTest, AMovedLogGoesOn) {
