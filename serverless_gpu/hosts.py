@@ -100,8 +100,8 @@ class ScriptHost:
 
 
 def _server_limit() -> int:
-    """A Jupyter server drops all text of a kernel that sends more than 3 MB in 3 seconds, what comes
-    after the flood too. A third of that leaves room for colours and escapes."""
+    """Bytes per second that a Jupyter server passes on, colours and escapes left room for. It drops
+    all text of a kernel that sends more than 3 MB in 3 seconds, what comes after a flood too."""
     return 300_000 if "JPY_SESSION_NAME" in os.environ else 0
 
 

@@ -45,7 +45,7 @@ class _Bytes(io.BufferedIOBase):
         return self._fd
 
     @property
-    def raw(self) -> io.FileIO:  # type: ignore[override]
+    def raw(self) -> io.FileIO:
         self.flush()
         return io.FileIO(self._fd, "w", closefd=False)
 
@@ -68,13 +68,13 @@ class RankStream(io.TextIOWrapper):
     def __init__(self, agent: _core.RankAgent, fd: int) -> None:
         self._agent, self._fd = agent, fd
         super().__init__(
-            _Bytes(agent, fd),  # type: ignore[arg-type]
+            _Bytes(agent, fd),
             encoding="utf-8",
             errors="backslashreplace",
             line_buffering=True,
             write_through=True,
         )
-        self.mode = "w"
+        self.mode = "w"  # type: ignore[misc]
         self._quicken()
 
     def _quicken(self) -> None:
