@@ -57,6 +57,14 @@ void bind_magics(py::module_& m) {
           "The flags of a %%distributed cell as a dict; `timeout` (seconds or None) only if it was "
           "written. ValueError with one line for the user.");
     m.def("parse_line", &line_command, "line"_a, "(verb, ranks or None). ValueError likewise.");
+    m.def(
+        "split_cell",
+        [](const std::string& cell) -> std::optional<std::pair<std::string, std::string>> {
+            const auto parts = split_cell(cell);
+            if (!parts) return std::nullopt;
+            return std::pair(std::string(parts->line), std::string(parts->body));
+        },
+        "cell"_a, "The magic's line and the code below it; None if it is another cell.");
     m.def("cell_help", &cell_help);
     m.def("line_help", &line_help);
     m.def("complete_cell_line", [](const std::string& s) { return complete_cell_line(s); });

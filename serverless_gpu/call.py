@@ -24,7 +24,7 @@ LARGE_ARGUMENT = 64 << 20
 DEFAULT_TIMEOUT = 3 * 60 * 60.0
 
 #: One call at a time: a second thread's call waits for the first.
-_one_call = threading.Lock()
+one_call = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run(
 
     Takes `payload` over.
     """
-    with _one_call:
+    with one_call:
         _check_folder()
         return _run(owner, group, mode, payload, options)
 
@@ -76,9 +76,9 @@ def _run(
     handle = None
     call_name = f"{owner.token}-{time.monotonic_ns()}"
     if track != "off":
-        context = tracking.capture_context(options.name)
+        captured = tracking.capture_context(options.name)
         tags = {"mlflow.source.name": options.title} if options.title else {}
-        handle = owner.tracker().begin(call_name, context, tags=tags, mode=track)
+        handle = owner.tracker().begin(call_name, captured, tags=tags, mode=track)
         if options.source is not None and track == "always":
             handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
@@ -91,7 +91,7 @@ def _run(
             "loading it inside the function is cheaper"
         )
     line.show(ready=warm)
-    frames = [_context(owner, group, options, handle), *payload.frames]
+    frames = [context(owner, group, options, handle), *payload.frames]
     out = owner.output
     sink = output.Sink(host, parent, group.world)
 
@@ -135,13 +135,13 @@ def _check_folder() -> None:
         ) from None
 
 
-def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -> bytes:
+def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -> bytes:
     """What ranks make their surroundings of, see rank/environment.py."""
     tracked = None
     if handle is not None:
         tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
     folder = os.getcwd()
-    context = {
+    surroundings = {
         "env": {**_environment.now(), **options.env},
         "cwd": folder,
         "path": [entry or folder for entry in sys.path],
@@ -151,7 +151,7 @@ def _context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) 
         "session": group.session,
         "tracking": tracked,
     }
-    return pickle.dumps(context, 5)
+    return pickle.dumps(surroundings, 5)
 
 
 class _Environment:

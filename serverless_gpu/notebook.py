@@ -11,7 +11,7 @@ def start(shell: Any) -> None:
 
     `SERVERLESS_GPU_WARM=0` leaves them out until the first call.
     """
-    from . import pool
+    from . import completion, pool
     from .decorator import distributed, here_default
     from .magics import Magics
     from .tracking.settings import mode
@@ -20,6 +20,7 @@ def start(shell: Any) -> None:
     # Not the user's own variable: %whos and --push do not list it.
     shell.user_ns_hidden.setdefault("distributed", distributed)
     Magics(shell)
+    completion.install(shell)
     shell.events.register("post_run_cell", _await_links)
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
         owner = pool.get()

@@ -134,6 +134,17 @@ class Session:
         ]
         return {"ranks": ranks, "device": self._device}
 
+    def peer(self, rank: int) -> tuple[pool.Pool, call.Group] | None:
+        """The pool and one rank, for a question beside the cells; None if there is none now."""
+        if self._owner is None or not self._alive() or rank >= len(self._children):
+            return None
+        child = self._children[rank]
+        if child in self._owner.core.dead_children():
+            return None
+        world = len(self._children)
+        group = call.Group([(rank, child)], world, True, self._epoch, self._device)
+        return self._owner, group
+
     def _alive(self) -> bool:
         owner = self._owner
         return owner is not None and owner is pool.running() and not owner.core.broken

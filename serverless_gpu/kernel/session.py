@@ -156,8 +156,12 @@ class Session:
 
     def inspect(self, code: str, cursor: int, detail: int) -> Content:
         """The help text of the name at `cursor`."""
-        name = token_at_cursor(code, len(code) if cursor < 0 else cursor)
+        at = len(code) if cursor < 0 else cursor
+        name = token_at_cursor(code, at)
         reply: Content = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+        bundle = _in_ranks(code, at, name, detail)
+        if bundle:
+            return {**reply, "found": True, "data": bundle}
         try:
             bundle = self.shell.object_inspect_mime(name, detail_level=detail)
         except KeyError:
@@ -206,6 +210,16 @@ class Session:
     def comm_info(self, target_name: str | None) -> Content:
         """The open comms."""
         return comms.info(self._comm_manager, target_name)
+
+
+def _in_ranks(code: str, cursor: int, name: str, detail: int) -> Content:
+    """What the ranks know of a name in a `%%distributed` cell."""
+    completion = sys.modules.get("serverless_gpu.completion")
+    start = completion.body_start(code) if completion is not None else None
+    if completion is None or start is None or cursor < start:
+        return {}
+    found: Content = completion.peek.inspection(name, detail)
+    return found
 
 
 def _history(entries: Any) -> Content:

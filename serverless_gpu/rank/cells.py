@@ -156,3 +156,23 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     if missing:
         raise NameError(f"--pull {','.join(missing)}: not defined in this rank")
     return {name: ip.user_ns[name] for name in pull}
+
+
+def complete(_: dict[str, Any], frames: list[bytes], fd: int) -> list[tuple[int, int, str, str]]:
+    """Completions (start, end, text, type) of (code, cursor) in this rank's namespace."""
+    from IPython.core.completer import provisionalcompleter, rectify_completions
+
+    code, cursor = serialize.load(frames, fd)
+    with provisionalcompleter():
+        found = rectify_completions(code, shell().Completer.completions(code, cursor))
+        return [(each.start, each.end, each.text, each.type or "") for each in found]
+
+
+def inspect(_: dict[str, Any], frames: list[bytes], fd: int) -> dict[str, Any]:
+    """The help of (name, detail level) as a MIME bundle; empty if there is no such name."""
+    name, detail = serialize.load(frames, fd)
+    try:
+        bundle = shell().object_inspect_mime(name, detail_level=detail)
+    except KeyError:
+        return {}
+    return dict(bundle)

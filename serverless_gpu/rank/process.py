@@ -93,10 +93,8 @@ class RankProcess:
     def _work(
         self, mode: str, context: dict[str, Any], frames: list[bytes], fd: int
     ) -> serialize.Payload:
-        from . import cells, functions
-
         environment.apply(context, self.rank, self.world)
-        work = functions.run if mode == "function" else cells.run
+        work = _work_of(mode)
         try:
             self.agent.begin_work(self.call, self.world)
             result = work(context, frames, fd)
@@ -118,6 +116,19 @@ class RankProcess:
             except KeyboardInterrupt:
                 continue
         process_group.calm()
+
+
+def _work_of(mode: str) -> Any:
+    """What does the work of a call; takes its context, frames and descriptor."""
+    from . import cells, functions
+
+    modes = {
+        "function": functions.run,
+        "cell": cells.run,
+        "complete": cells.complete,
+        "inspect": cells.inspect,
+    }
+    return modes[mode]
 
 
 def _dump_failure(failure: RankFailure) -> serialize.Payload:

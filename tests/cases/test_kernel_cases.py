@@ -273,3 +273,22 @@ def test_c083_stop_ends_native_code(notebook: Notebook) -> None:
     )
     assert run.content["ename"] == "KeyboardInterrupt"
     assert "rank 1 had to be killed" in notebook.shown(run)
+
+
+def test_editing_a_distributed_cell_finds_flags_and_what_rank_0_has(notebook: Notebook) -> None:
+    notebook.ok("%%distributed --gpus 2\ndef fold(batch):\n    'Folds one.'\nbatch_size = 3")
+
+    def ask(kind: str, code: str, **fields: object) -> dict[str, object]:
+        client = notebook.kernel.client
+        message = client.session.msg(kind, {"code": code, "cursor_pos": len(code), **fields})
+        client.shell_channel.send(message)
+        content = notebook.kernel.reply(message["header"]["msg_id"])["content"]
+        assert isinstance(content, dict)
+        return content
+
+    assert ask("complete_request", "%%distributed --gpus 2 --fre")["matches"] == ["--fresh"]
+    assert ask("complete_request", "%%distributed\nbatch_s")["matches"] == ["batch_size"]
+    found = ask("inspect_request", "%%distributed\nfold", detail_level=0)
+    assert found["found"]
+    assert "Folds one." in str(found["data"])
+    assert "Folds one." in notebook.ok("%%distributed --ranks 0\nfold?")
