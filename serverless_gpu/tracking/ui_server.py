@@ -48,7 +48,8 @@ def mlflow_application() -> Callable[..., Iterable[bytes]]:
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.server import app
 
-    return app
+    application: Callable[..., Iterable[bytes]] = app
+    return application
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):

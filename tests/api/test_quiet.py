@@ -15,6 +15,7 @@ class Watcher:
 
     colour = False
     rich = True
+    bytes_per_second = 0
 
     def __init__(self, wanted: str, path: Path) -> None:
         self.texts: list[str] = []
