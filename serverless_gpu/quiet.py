@@ -93,7 +93,10 @@ class QuietWatch:
         if before is None:
             return True
         seconds = now - before[0]
-        return any(used[c] - before[1].get(c, used[c]) > _BUSY * seconds for c in used)
+        if any(used[c] - before[1].get(c, used[c]) > _BUSY * seconds for c in used):
+            return True
+        # On a machine with too much to do it may get hardly any.
+        return any(_wants_cpu(pids[child]) for _, child in self._members if child in pids)
 
     def _ask(self, view: dict[str, Any], now: float) -> Quiet | None:
         """Ranks that are idle are asked for all; of others it is only asked whether they wait in a
@@ -126,6 +129,15 @@ class QuietWatch:
         return Quiet(
             "; ".join([f"{what}: {'; '.join(parts)}", *waits]), tuple(stacks.report(where))
         )
+
+
+def _wants_cpu(pid: int) -> bool:
+    """Whether the main thread of a process runs or waits for its turn."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] == "R"
+    except OSError:
+        return False
 
 
 def _cpu_seconds(pid: int) -> float:
