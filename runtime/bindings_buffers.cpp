@@ -61,8 +61,13 @@ py::tuple share_buffers(const py::iterable& buffers, int threads) {
     for (const py::handle item : buffers) items.push_back(parts_of(item, held));
     Result<SharedBuffer> shared = [&] {
         const py::gil_scoped_release release;
-        return share(items, threads);
+        // Asked at the end too: raised later, a Stop would find the memfd with nobody to close it.
+        return share(items, threads, [] {
+            const py::gil_scoped_acquire acquire;
+            return PyErr_CheckSignals() == 0;
+        });
     }();
+    if (PyErr_Occurred()) throw py::error_already_set();
     if (!shared) throw_os_error(shared.error());
     py::list offsets;
     for (const std::uint64_t offset : shared.value().offsets) offsets.append(offset);
@@ -80,7 +85,7 @@ constexpr const char* kShareDoc =
     "Each item is a contiguous buffer, or a sequence of buffers and ints that lie end to end: an\n"
     "int is a hole of so many bytes, which reads as zeros and costs no memory. Every item starts\n"
     "at a multiple of 4096. The GIL is released while bytes are copied. OSError if there is no\n"
-    "memory.";
+    "memory; what a signal handler raises, KeyboardInterrupt by default.";
 
 constexpr const char* kMappingDoc =
     "The whole of a memfd as a writable buffer whose changes nobody else sees. `fd` is not taken\n"

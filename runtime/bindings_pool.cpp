@@ -168,6 +168,8 @@ void bind_pool(py::module_& m) {
                      start_pool(std::move(guard), std::move(fork_server)).release());
              }),
              "guard"_a, "fork_server"_a)
+        .def("end", &RankPool::end, unlocked,
+             "Ends all processes and waits until they are gone; calls under way end as lost.")
         .def("set_spares", &RankPool::set_spares, unlocked)
         .def("take", &RankPool::take, unlocked)
         .def("retire", &RankPool::retire, unlocked)

@@ -188,6 +188,13 @@ void PoolThread::carry_out(RunningCall& call, const std::vector<Order>& orders) 
         const ChildId id = call.request.members[order.index].child;
         const CallId name = call.ticket->id();
         const char* reason = reason_of(call.state.cause());
+        call.view_due = Clock::now();
+        const auto child = children_.find(id);
+        if (child != children_.end() && child->second.state == Child::State::ordered &&
+            order.kind != Order::Kind::dump) {
+            never_forked({id});  // it has nothing to clean up, and shall not begin
+            continue;
+        }
         switch (order.kind) {
             case Order::Kind::interrupt:
                 send(id, Interrupt{name, reason, "no"});
@@ -205,7 +212,6 @@ void PoolThread::carry_out(RunningCall& call, const std::vector<Order>& orders) 
                 kill({id});
                 break;
         }
-        call.view_due = Clock::now();
     }
 }
 

@@ -30,12 +30,17 @@ void PoolThread::run() {
     start_fork_server();
     while (!quit_) turn();
     // Who waits for a ticket must not wait for ever.
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        pool_.ended_ = true;
+    }
     run_posted();
     all_lost();
     act_on_time(Clock::now());
 }
 
 void PoolThread::quit() {
+    trouble("the notebook has ended the rank processes", true);
     tell_guard({GuardPacket::Kind::quit, 0, 0});
     quit_ = true;
 }

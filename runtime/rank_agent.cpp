@@ -90,7 +90,10 @@ void RankAgent::begin_work(CallId call, int world) {
     cuts_ = 0;
     world_ = world;
     output_.begin_call(call);
-    busy_ = call;
+    begun_ = busy_ = call;
+    if (early_.call != call) return;
+    reason_ = literal(early_.reason);
+    ::syscall(SYS_tgkill, pid_, pid_, SIGINT);
 }
 
 void RankAgent::end_work() {
@@ -156,6 +159,7 @@ void RankAgent::handle(Message message) {
 
 void RankAgent::interrupt(const Interrupt& wanted) {
     const std::lock_guard lock(mutex_);
+    if (wanted.call > begun_) early_ = wanted;
     if (busy_ == 0 || busy_ != wanted.call) return;
     if (wanted.cut == "stuck" && seen_) return;
     if (!reason_) reason_ = literal(wanted.reason);

@@ -48,7 +48,8 @@ public:
     bool send(const Body& body, const std::vector<std::string>& frames, int buffer);
 
     // The main thread runs user code of `call` from begin_work to end_work; only then is it
-    // interrupted. A late interrupt never reaches into the next call.
+    // interrupted. An interrupt that came before its call began comes with begin_work; a late one
+    // never reaches into the next call.
     void begin_work(CallId call, int world);
     void end_work();
     CallId busy() const { return busy_; }
@@ -84,6 +85,8 @@ private:
     std::atomic<bool> seen_{false};             // user code has got the interrupt
     std::atomic<const char*> reason_{nullptr};  // a literal; read by the signal handler
     int world_ = 0;
+    CallId begun_ = 0;  // the last call whose user code has begun
+    Interrupt early_;   // of a call that waits or is still being prepared
     std::deque<Message> requests_;
     EventFd requests_ready_;
     EventFd cut_ready_;

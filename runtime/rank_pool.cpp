@@ -20,6 +20,22 @@ namespace {
 
 constexpr int kGuardEndMs = 5000;  // what the guard may take to end everything, lingering included
 
+// A call that no pool takes any more.
+void finish_as_lost(const CallRequest& request, CallTicket& ticket) {
+    CallView view;
+    view.cause = EndCause::failure;
+    std::vector<RankOutcome> outcomes;
+    for (const auto [rank, child] : request.members) {
+        view.states.push_back(RankState::died);
+        RankOutcome& lost = outcomes.emplace_back();
+        lost.rank = rank;
+        lost.child = child;
+        lost.state = RankState::died;
+    }
+    ticket.set_view(std::move(view));
+    ticket.finish(std::move(outcomes));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RankPool>> RankPool::start(const PoolOptions& options) {
@@ -61,6 +77,10 @@ RankPool::~RankPool() {
         (void)core_.release();
         return;
     }
+    end();
+}
+
+void RankPool::end() {
     UniqueFd link;
     if (thread_.joinable()) {
         post([this] { core_->quit(); });
@@ -69,6 +89,7 @@ RankPool::~RankPool() {
     }
     core_.reset();
     if (guard_ > 0) end_guard(link);
+    guard_ = 0;
     std::error_code ignored;
     if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
@@ -95,12 +116,14 @@ void RankPool::end_guard(const UniqueFd& link) const {
     kill_marked(pool_mark(folder_));
 }
 
-void RankPool::post(std::function<void()> work) {
+bool RankPool::post(std::function<void()> work) {
     {
         const std::lock_guard lock(mutex_);
+        if (ended_) return false;
         posted_.push_back(std::move(work));
     }
     posted_ready_.notify();
+    return true;
 }
 
 void RankPool::set_spares(int count) {
@@ -143,7 +166,8 @@ std::shared_ptr<CallTicket> RankPool::begin_call(CallRequest request) {
     auto ticket = std::make_shared<CallTicket>(id);
     // std::function wants its content copyable; the request is not.
     auto carried = std::make_shared<CallRequest>(std::move(request));
-    post([this, carried, ticket] { core_->begin_call(std::move(*carried), ticket); });
+    if (!post([this, carried, ticket] { core_->begin_call(std::move(*carried), ticket); }))
+        finish_as_lost(*carried, *ticket);
     return ticket;
 }
 
@@ -163,22 +187,26 @@ std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
         id = next_child_++;
     }
     auto ticket = std::make_shared<QueryTicket>(1);
-    post([=, this] { core_->start_service(id, entry, config, linger, ticket); });
+    if (!post([=, this] { core_->start_service(id, entry, config, linger, ticket); }))
+        ticket->answer(id, std::nullopt);
     return {id, ticket};
 }
 
 std::shared_ptr<QueryTicket> RankPool::whereabouts(const std::vector<ChildId>& children, Ask ask) {
     const std::set<ChildId> asked(children.begin(), children.end());
     auto ticket = std::make_shared<QueryTicket>(asked.size());
-    post([this, children, ask, ticket] {
+    const bool taken = post([this, children, ask, ticket] {
         core_->whereabouts(children, ask == Ask::stack_too, ticket);
     });
+    if (!taken)
+        for (const ChildId id : asked) ticket->answer(id, std::nullopt);
     return ticket;
 }
 
 std::shared_ptr<QueryTicket> RankPool::fork_server_ready() {
     auto ticket = std::make_shared<QueryTicket>(1);
-    post([this, ticket] { core_->fork_server_ready(ticket); });
+    if (!post([this, ticket] { core_->fork_server_ready(ticket); }))
+        ticket->answer(0, std::nullopt);
     return ticket;
 }
 

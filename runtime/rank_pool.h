@@ -46,14 +46,16 @@ class PoolThread;
 // before they are forked, even before the fork server is up: it waits for them in their socket.
 //
 // Threads: any thread may call any function; they post to the pool's thread.
-// Destroying the pool tells the guard to end all its processes and waits until it has; calls under
-// way end as lost. In a forked child of the notebook a copy of the pool only lets go.
+// In a forked child of the notebook a copy of the pool only lets go.
 class RankPool {
 public:
     // Returns once the guard is started; the fork server comes up behind it.
     // Errors: Errc::os_failure if the folder, a socket or the guard cannot be made.
     static Result<std::unique_ptr<RankPool>> start(const PoolOptions& options);
-    ~RankPool();
+    // Has the guard end all its processes and waits until it has. Calls under way end as lost, and
+    // so does what is asked for later. REQUIRES: one thread at a time.
+    void end();
+    ~RankPool();  // end()
     RankPool(const RankPool&) = delete;
     RankPool& operator=(const RankPool&) = delete;
 
@@ -102,7 +104,7 @@ public:
 private:
     friend class PoolThread;
     RankPool() = default;
-    void post(std::function<void()> work);  // runs it in the pool's thread
+    bool post(std::function<void()> work);  // to the pool's thread; false if that has ended
     void end_guard(const UniqueFd& link) const;
 
     std::string folder_;
@@ -120,6 +122,7 @@ private:
     std::set<ChildId> dead_;
     std::string trouble_;
     bool broken_ = false;
+    bool ended_ = false;  // nobody takes what is posted
     ChildId next_child_ = 1;
     CallId next_call_ = 1;
 

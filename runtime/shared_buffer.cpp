@@ -55,40 +55,48 @@ int write_whole(int fd, const Chunk& chunk) {
     return 0;
 }
 
-// Returns 0 or the errno of the first write that failed.
-int write_all(int fd, const std::vector<Chunk>& chunks, int threads) {
+// Returns 0 or the errno of the first write that failed, ECANCELED if the caller's `go_on` said no.
+int write_all(int fd, const std::vector<Chunk>& chunks, int threads,
+              const std::function<bool()>& go_on) {
     std::atomic<std::size_t> next{0};
     std::atomic<int> failure{0};
-    const auto work = [&] {
+    const auto fail = [&failure](int error) {
+        int expected = 0;
+        failure.compare_exchange_strong(expected, error);
+    };
+    const auto work_while = [&](const auto& wanted) {
         for (std::size_t i = next++; i < chunks.size() && failure == 0; i = next++) {
-            int expected = 0;
+            if (!wanted()) return fail(ECANCELED);
             const int error = write_whole(fd, chunks[i]);
-            if (error != 0) failure.compare_exchange_strong(expected, error);
+            if (error != 0) fail(error);
         }
     };
     {
         const auto wanted = std::min(static_cast<std::size_t>(std::max(threads, 1)), chunks.size());
         std::vector<std::jthread> helpers;
         try {
-            while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
+            while (helpers.size() + 1 < wanted)
+                helpers.emplace_back([&] { work_while([] { return true; }); });
         } catch (const std::system_error&) {
             // No further thread to be had (a limit of processes): those there are do all the work.
         }
-        work();
+        work_while(go_on);
     }
+    if (failure == 0 && !go_on()) return ECANCELED;
     return failure;
 }
 
 }  // namespace
 
-Result<SharedBuffer> share(std::span<const BufferParts> buffers, int threads) {
+Result<SharedBuffer> share(std::span<const BufferParts> buffers, int threads,
+                           const std::function<bool()>& go_on) {
     SharedBuffer shared;
     const std::vector<Chunk> chunks = lay_out(buffers, shared);
     shared.fd.reset(::memfd_create("sgpu", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!shared.fd) return os_error("create shared memory");
     if (::ftruncate(shared.fd.get(), static_cast<off_t>(shared.size)) != 0)
         return os_error("reserve " + std::to_string(shared.size) + " bytes of shared memory");
-    errno = write_all(shared.fd.get(), chunks, threads);
+    errno = write_all(shared.fd.get(), chunks, threads, go_on);
     if (errno != 0) return os_error("write " + std::to_string(shared.size) + " shared bytes");
     constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     if (::fcntl(shared.fd.get(), F_ADD_SEALS, kSeals) != 0) return os_error("seal shared memory");

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -36,10 +37,13 @@ struct SharedBuffer {
 
 // Copies the buffers into a new memfd with up to `threads` threads, the caller's among them, and
 // seals it. Blocks for as long as copying takes (about 0.3 s a GB and thread).
-// Errors: Errc::os_failure (ENOSPC or ENOMEM: no memory for the copy; EMFILE: out of descriptors).
-// REQUIRES: threads >= 1; the buffers stay valid and unchanged during the call.
-// Threads: any.
-Result<SharedBuffer> share(std::span<const BufferParts> buffers, int threads);
+// `go_on` is asked by the caller's thread between pieces of a few milliseconds; false ends the
+// copy. Errors: Errc::os_failure (ENOSPC or ENOMEM: no memory for the copy; EMFILE: out of
+// descriptors; ECANCELED: `go_on` said no). REQUIRES: threads >= 1; the buffers stay valid and
+// unchanged during the call. Threads: any.
+Result<SharedBuffer> share(
+    std::span<const BufferParts> buffers, int threads,
+    const std::function<bool()>& go_on = [] { return true; });
 
 // The whole of a memfd as writable memory, copy-on-write: what is written here is seen by nobody
 // else, and pages not written are shared with all who map the same memfd. Destroying it unmaps, so

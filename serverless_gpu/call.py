@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status, waiting
+from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status, stops, waiting
 from .errors import DistributedTimeoutError
 from .outcome import Ended
 from .tracking import client as tracking
@@ -57,18 +58,39 @@ def run(
     owner: pool.Pool, group: Group, mode: str, payload: serialize.Payload, options: CallOptions
 ) -> Ended:
     """Runs a dumped request on every member. Blocks until all have ended; never raises for what
-    ranks do. KeyboardInterrupt while it waits stops the ranks, bounded. FileNotFoundError if the
-    notebook's folder is gone.
+    ranks do. Stop ends the ranks, bounded, and is the call's error then. FileNotFoundError if the
+    notebook's folder is gone; KeyboardInterrupt if Stop came while another thread's call ran.
 
     Takes `payload` over.
     """
-    with one_call:
+    with payload, _turn():
         _check_folder()
-        return _run(owner, group, mode, payload, options)
+        with stops.Stops(owner) as presses:
+            ended = _run(owner, group, mode, payload, options, presses)
+        if presses.pressed and ended.error is None:
+            # It came when all ranks had ended; lost, it would have to be pressed again.
+            ended = dataclasses.replace(ended, error=stops.CallInterrupted("stopped"))
+        return ended
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Waits until no other thread's call runs. A Stop meanwhile ends the wait, not that call."""
+    with stops.in_one_line("stopped while it waited for another thread's call, which goes on"):
+        one_call.acquire()
+    try:
+        yield
+    finally:
+        one_call.release()
 
 
 def _run(
-    owner: pool.Pool, group: Group, mode: str, payload: serialize.Payload, options: CallOptions
+    owner: pool.Pool,
+    group: Group,
+    mode: str,
+    payload: serialize.Payload,
+    options: CallOptions,
+    presses: stops.Stops,
 ) -> Ended:
     host = hosts.find()
     parent = host.capture()
@@ -110,16 +132,15 @@ def _run(
             bytes_per_second=host.bytes_per_second,
         )
 
-    with _Stops(owner) as stops:
-        ticket = out.begin(sink, start)
-        stops.began(ticket.id)
-        _watch(owner, group, ticket, line, sink)
-        out.finish(ticket.id)
-        ended = outcome.collect(owner, ticket, group.world, options.timeout, stops.count > 0)
-        _finish_tracking(handle, ended)
-        line.finish(*outcome.final_words(ended))
-        if track == "always":
-            out.links.add(line)
+    ticket = out.begin(sink, start)
+    presses.began(ticket.id)
+    _watch(owner, group, ticket, line, sink)
+    out.finish(ticket.id)
+    ended = outcome.collect(owner, ticket, group.world, options.timeout, presses)
+    _finish_tracking(handle, ended)
+    line.finish(*outcome.final_words(ended))
+    if track == "always":
+        out.links.add(line)
     return ended
 
 
@@ -171,39 +192,6 @@ class _Environment:
 
 
 _environment = _Environment()
-
-
-class _Stops:
-    """Counts presses of Stop while a call runs and hands each to the pool, which knows the rest.
-
-    Nothing is raised in the middle of a call: it ends when its ranks have ended, which is bounded,
-    and then says that it was stopped. Signals are the main thread's; in others this does nothing.
-    """
-
-    def __init__(self, owner: pool.Pool) -> None:
-        self.count = 0
-        self._owner = owner
-        self._call: int | None = None
-        self._before: Any = None
-
-    def __enter__(self) -> _Stops:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def began(self, call: int) -> None:
-        self._call = call
-        if self.count:
-            self._owner.core.stop(call)
-
-    def _on_signal(self, signum: int, frame: Any) -> None:
-        self.count += 1
-        if self._call is not None:
-            self._owner.core.stop(self._call)
 
 
 def _watch(

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import accelerator, call, gpu_claims, pool, serialize
+from . import accelerator, call, gpu_claims, pool, serialize, stops
 from .errors import ArgumentsError, NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
@@ -115,12 +115,15 @@ class DistributedFunction(Generic[P, R]):
             title=name,
             source=self._source,
         )
-        payload = serialize.dump((self._function, args, kwargs), what=name)
-        if self._session:
-            from .sessions import session
+        with (
+            stops.in_one_line("stopped before it had begun"),
+            serialize.dump((self._function, args, kwargs), what=name) as payload,
+        ):
+            if self._session:
+                from .sessions import session
 
-            return session().run_function(payload, options, self._gpus, here, self._wait)
-        return _on_fresh_ranks(payload, options, ranks, here, self._wait)
+                return session().run_function(payload, options, self._gpus, here, self._wait)
+            return _on_fresh_ranks(payload, options, ranks, here, self._wait)
 
 
 def _on_fresh_ranks(

@@ -136,8 +136,8 @@ class Magics:
         )
 
     def _stop(self, _: str | None) -> None:
+        pool.stop()  # first: a thread's call in the session ends with it, and then lets us in
         session().stop()
-        pool.stop()
         print("All rank processes have ended; the next call or cell starts new ones.")
 
     def _logs(self, ranks: str | None) -> None:

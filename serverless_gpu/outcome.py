@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from . import pool, serialize
+from . import pool, serialize, stops
 from .errors import (
     DistributedTimeoutError,
     RankDeath,
@@ -19,17 +19,9 @@ from .errors import (
     format_ranks,
 )
 from .errors.failure import Link
+from .stops import CallInterrupted
+from .variables import Variables, from_frame
 from .whereabouts import differences, read
-
-
-class CallInterrupted(KeyboardInterrupt):
-    """The user pressed Stop; all ranks have ended what they did."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
-
-
-CallInterrupted.__name__ = CallInterrupted.__qualname__ = "KeyboardInterrupt"
 
 
 @dataclass(frozen=True)
@@ -41,6 +33,7 @@ class Ended:
     deaths: dict[int, RankDeath]
     unsound: bool  # ranks were stopped in the middle: their groups are not to be used again
     error: BaseException | None
+    variables: dict[int, Variables]  # of ranks of a session that have told them
 
 
 def collect(
@@ -48,23 +41,31 @@ def collect(
     ticket: Any,
     world: int,
     timeout: float | None,
-    stopped: bool,
+    presses: stops.Stops,
 ) -> Ended:
     """Reads the outcomes of a call that is over. Never raises for what ranks have done.
 
-    `stopped`: the user pressed Stop.
+    `presses`: of Stop until now; one that comes while values are read ends the reading.
     """
     view = ticket.view()
     reports = _Reports()
-    for one in ticket.outcomes():
-        reports.add(one)
+    outcomes = ticket.outcomes()
+    try:
+        with presses.raising():
+            while outcomes:
+                reports.add(outcomes.pop(0))
+    except KeyboardInterrupt:
+        for one in outcomes:
+            if one["fd"] >= 0:
+                os.close(one["fd"])
     unsound = view["cause"] in ("stop", "deadline") or reports.pressed or bool(reports.deaths)
     return Ended(
         reports.values,
         reports.failures,
         reports.deaths,
         unsound,
-        _error(owner, view, reports, world, timeout, stopped),
+        _error(owner, view, reports, world, timeout, presses.pressed),
+        reports.variables,
     )
 
 
@@ -75,18 +76,25 @@ class _Reports:
         self.values: dict[int, Any] = {}
         self.failures: dict[int, RankFailure] = {}
         self.deaths: dict[int, RankDeath] = {}
+        self.variables: dict[int, Variables] = {}
         self.pressed = False  # a rank ended only because we made it
         self._ends: list[_End] = []  # of ranks that gave no value
 
     def add(self, one: dict[str, Any]) -> None:
         rank, consequence, seconds = one["rank"], one["consequence"], one["seconds"]
         self.pressed = self.pressed or consequence
+        if consequence and one["state"] == "died" and not one["pid"]:
+            return  # it had not even been forked
         if one["state"] == "died":
             self.deaths[rank] = _death(one)
             self._ends.append(_End(rank, seconds, consequence))
             return
+        if len(one["frames"]) > 2:
+            self.variables[rank] = from_frame(one["frames"][2])
         try:
             loaded = serialize.load(one["frames"], one["fd"])
+        except KeyboardInterrupt:
+            raise
         except BaseException as problem:
             error = ResultError(rank, f"it cannot be unpickled here: {problem!r}")
             self.failures[rank] = capture_failure(error)
@@ -180,10 +188,8 @@ def _error(
         return build_timeout(timeout, where, reports.failures, reports.values, waits)
     first = reports.first()
     if view["cause"] == "stop" or (stopped and first is None):
-        killed = sorted(reports.deaths)
-        word = "rank" if len(killed) == 1 else "ranks"
-        forced = f"; {word} {format_ranks(killed)} had to be killed" if killed else ""
-        return CallInterrupted("stopped" + forced)
+        killed = _killed(reports.deaths)
+        return CallInterrupted(f"stopped; {killed}" if killed else "stopped")
     if first is None:
         return None
     death = reports.deaths.get(first)
@@ -193,13 +199,19 @@ def _error(
     return build_error(reports.failures, reports.deaths, reports.values, first, world)
 
 
+def _killed(deaths: dict[int, RankDeath]) -> str:
+    """What is said of ranks that Stop had to end by force; "" if there are none."""
+    word = "rank" if len(deaths) == 1 else "ranks"
+    return f"{word} {format_ranks(deaths)} had to be killed" if deaths else ""
+
+
 def final_words(ended: Ended) -> tuple[str, str, str]:
     """The mark, the word before the seconds, and what failed."""
     error = ended.error
     if error is None:
         return "✓", "done in", ""
     if isinstance(error, KeyboardInterrupt):
-        return "■", "stopped after", ""
+        return "■", "stopped after", _killed(ended.deaths)
     if isinstance(error, DistributedTimeoutError):
         return "✗", "timeout after", ""
     rank = getattr(error, "rank", -1)

@@ -58,7 +58,7 @@ class Output:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, which would not survive the interpreter's end, and lets go of the pool.
+        """Ends the thread, which would not survive the interpreter's end.
 
         What has come until now is published.
         """
@@ -67,7 +67,6 @@ class Output:
             self._thread.join()
         self.drain()
         os.close(self._closing)
-        del self._core
 
     def begin(self, sink: Sink, start: Any) -> Any:
         """Calls `start`, which begins a call and returns its ticket, and connects it to `sink`."""

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import _core, output
+from . import _core, output, stops
 from .rank import in_rank
 
 if TYPE_CHECKING:
@@ -152,13 +152,14 @@ def get() -> Pool:
                 threading.Thread(target=_discard, args=[old]).start()
             del old
         if _pool is None:
-            _pool, _pool_pid = Pool(), os.getpid()
+            with stops.held():
+                _pool, _pool_pid = Pool(), os.getpid()
         return _pool
 
 
 def _discard(pool: Pool) -> None:
+    pool.core.end()
     pool.output.close()
-    del pool.core  # its end is waited for there
 
 
 def running() -> Pool | None:
@@ -169,12 +170,12 @@ def running() -> Pool | None:
 def stop() -> None:
     """Ends every process of the pool and waits until they are gone; the next call starts anew."""
     global _pool
-    with _lock:
+    with _lock, stops.held():
         old, _pool = _pool, None
-    if old is not None and _pool_pid == os.getpid():
-        if old._tracker is not None:
-            old._tracker.close()
-        _discard(old)
+        if old is not None and _pool_pid == os.getpid():
+            if old._tracker is not None:
+                old._tracker.close()
+            _discard(old)
 
 
 atexit.register(stop)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import accelerator, call, gpu_claims, pool, serialize
+from . import accelerator, call, gpu_claims, pool, serialize, stops, variables
 from .errors import format_ranks
 
 _sessions = itertools.count(1)
@@ -37,6 +37,7 @@ class Session:
         self._epoch = ""
         self._claim = gpu_claims.Claim()
         self._note = ""  # for the next status line
+        self._variables: dict[int, variables.Variables] = {}  # by child, once it has told them
 
     @property
     def gpus(self) -> int:
@@ -66,18 +67,19 @@ class Session:
         its values, in rank order. Raises what `DistributedFunction.distributed` raises, and
         SessionError if `gpus` or `ranks` do not fit the session.
         """
-        with self._lock:
+        with stops.in_one_line("stopped before it had begun"), self._lock:
             count, here = accelerator.check(gpus, gpu_type)
             names = list(pull)
             number = next(_cells) if number is None else number
             request = (code, head, number, dict(push or {}), names)
             # Before the session changes: what cannot be sent costs nobody a variable.
-            payload = serialize.dump(request, what="cell")
-            if fresh:
-                self.stop()
-            self._ensure(count if gpus is not None else None, count, here, wait)
-            members = self._members(ranks)
-            values = self._run("cell", payload, options or call.CallOptions(title="cell"), members)
+            with serialize.dump(request, what="cell") as payload:
+                if fresh:
+                    self.stop()
+                self._ensure(count if gpus is not None else None, count, here, wait)
+                members = self._members(ranks)
+                options = options or call.CallOptions(title="cell")
+                values = self._run("cell", payload, options, members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
 
     def run_function(
@@ -118,7 +120,7 @@ class Session:
             if self._alive() and self._owner is not None:
                 self._owner.core.retire(self._children)
             self._give_back()
-            self._owner, self._children = None, []
+            self._owner, self._children, self._variables = None, [], {}
 
     def pids(self) -> list[int]:
         """Of the session's ranks that are there."""
@@ -165,7 +167,7 @@ class Session:
             if asked is None:
                 count = len(self._children)
             self._give_back()
-            self._children = []
+            self._children, self._variables = [], {}
         if self._children:
             if asked is not None and asked != len(self._children):
                 raise SessionError(
@@ -186,17 +188,27 @@ class Session:
         self._number = next(_sessions)
         self._new_epoch()
 
-    def _replace_dead(self) -> None:
+    def _replace_dead(self, died: Iterable[int] = ()) -> None:
+        """New ranks for dead ones. It is said if anything is lost, and of those in `died`."""
         assert self._owner is not None
         gone = set(self._owner.core.dead_children())
         ranks = [rank for rank, child in enumerate(self._children) if child in gone]
         if not ranks:
             return
-        for rank, child in zip(ranks, self._owner.core.take(len(ranks)), strict=True):
-            self._children[rank] = child
-        self._new_epoch()
-        word = "Rank" if len(ranks) == 1 else "Ranks"
-        print(f"{word} {format_ranks(ranks)} had ended; fresh ones are there, without variables.")
+        old = {rank: self._variables.pop(self._children[rank], None) for rank in ranks}
+        with stops.held():
+            self._owner.core.retire([self._children[rank] for rank in ranks])
+            for rank, child in zip(ranks, self._owner.core.take(len(ranks)), strict=True):
+                self._children[rank] = child
+            self._new_epoch()
+        said = [rank for rank, had in old.items() if had is not None or rank in set(died)]
+        if said:
+            one = len(said) == 1
+            print(
+                f"{'Rank' if one else 'Ranks'} {format_ranks(said)} had ended and "
+                f"{'is' if one else 'are'} replaced."
+                + _what_is_gone(filter(None, old.values()), "it" if one else "them")
+            )
 
     def _new_epoch(self) -> None:
         assert self._owner is not None
@@ -223,13 +235,19 @@ class Session:
         note, self._note = self._note, ""
         group = call.Group(members, len(self._children), True, self._epoch, self._device, note)
         ended = call.run(self._owner, group, mode, payload, options)
+        self._variables.update({self._children[r]: had for r, had in ended.variables.items()})
         if ended.unsound:
             self._new_epoch()
         if ended.deaths and not self._owner.core.broken:
-            self._replace_dead()
+            self._replace_dead(ended.deaths)
         if ended.error is not None:
             raise ended.error
         return ended.values
+
+
+def _what_is_gone(had: Iterable[variables.Variables], them: str) -> str:
+    names = variables.listed(had)
+    return f" Gone with {them}: {names}; imports too. Run their cells again." if names else ""
 
 
 _session = Session()

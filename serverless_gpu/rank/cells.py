@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from .. import serialize
+from .. import serialize, variables
 from . import display
 
 
@@ -97,6 +97,7 @@ class RankShell(InteractiveShell):
 
 _prepared: Any = None
 _shell: Any = None
+_told: variables.Variables | None = None
 
 
 def prepare() -> None:
@@ -132,6 +133,19 @@ def shell() -> Any:
             kind._instance = _shell
         sys.modules["__main__"] = _shell.user_module
     return _shell
+
+
+def variables_frame() -> list[bytes]:
+    """The frame of an answer that tells the user's variables; none if they are those of the last
+    answer, or if there is no shell."""
+    global _told
+    if _shell is None:
+        return []
+    found = variables.of_namespace(_shell.user_ns, _shell.user_ns_hidden)
+    if found == _told:
+        return []
+    _told = found
+    return [variables.to_frame(found)]
 
 
 def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:

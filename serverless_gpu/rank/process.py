@@ -81,13 +81,18 @@ class RankProcess:
             payload = self._work(mode, pickle.loads(frames[0]), frames[1:], fd)
         except BaseException as error:
             raised_ns, ok = time.monotonic_ns(), False
+            process_group.hurry()  # its frames may hold a loader that joins its workers
             payload = _dump_failure(capture_failure(error, ()))
             del error
         finally:
             environment.after_call()
+            process_group.calm()
+        from . import cells
+
+        frames = [*payload.frames, *cells.variables_frame()]
         streams.flush()
         mark = self.agent.mark_message()
-        self.agent.done(self.call, ok, payload.frames, payload.fd, mark, raised_ns)
+        self.agent.done(self.call, ok, frames, payload.fd, mark, raised_ns)
         payload.close()
 
     def _work(
@@ -115,7 +120,6 @@ class RankProcess:
                 break
             except KeyboardInterrupt:
                 continue
-        process_group.calm()
 
 
 def _work_of(mode: str) -> Any:

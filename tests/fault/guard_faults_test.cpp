@@ -92,6 +92,7 @@ TEST_F(ForkServerFaults, ACallWaitsForAStartThatHangsOnlyUntilItsDeadlineOrStop)
     pool_->stop(ticket->id());
     EXPECT_EQ(finish(ticket)[0].state, RankState::died);
     EXPECT_EQ(last_cause_, EndCause::stop);
+    EXPECT_EQ(ticket->view().pressure, Pressure::asked) << "what was not forked needs no force";
 }
 
 TEST_F(ForkServerFaults, AProgramThatCannotBeStartedFailsTheCall) {

@@ -193,6 +193,23 @@ TEST_F(PoolLife, WhoWaitsForATicketLearnsOfThePoolsEnd) {
     EXPECT_EQ(ticket->take_outcomes()[0].state, RankState::died);
 }
 
+TEST_F(PoolLife, WhatIsAskedOfAPoolThatHasEndedIsLostAtOnce) {
+    start();
+    const auto children = pool_->take(2);
+    const auto before = begin(children, "ignore-signals");
+    wait_for_begun(2);
+    pool_->end();
+    EXPECT_TRUE(before->done());
+    EXPECT_TRUE(pool_->broken());
+    const auto after = call(2, "ok");
+    ASSERT_EQ(after.size(), 2U);
+    EXPECT_EQ(after[1].state, RankState::died);
+    EXPECT_TRUE(readable(pool_->whereabouts(children, RankPool::Ask::stack_too)->done_fd()));
+    EXPECT_TRUE(readable(pool_->fork_server_ready()->done_fd()));
+    EXPECT_TRUE(readable(pool_->start_service("pause", "{}", 0ms).second->done_fd()));
+    pool_->end();
+}
+
 TEST_F(PoolLife, AForkedChildOfTheNotebookLetsGoOfItsCopy) {
     start();
     const auto children = pool_->take(1);

@@ -156,6 +156,7 @@ TEST_F(RankFaults, StopEndsEveryRankInItsWay) {
     start();
     const auto ticket =
         begin(pool_->take(5), "obey|never|ignore-signals|stop-itself|flood-for-ever");
+    wait_for_begun(3);
     pool_->stop(ticket->id());
     const auto outcomes = finish(ticket);
     EXPECT_EQ(last_cause_, EndCause::stop);

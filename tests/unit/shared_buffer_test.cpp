@@ -111,6 +111,18 @@ TEST(SharedBuffer, WithoutDescriptorsItIsAnErrorThatSaysSo) {
     EXPECT_NE(shared.error().message.find("create shared memory"), std::string::npos);
 }
 
+TEST(SharedBuffer, ACopyEndsWhenItsCallerDoesNotWantItAnyMore) {
+    const std::string text(64UL << 20, 'x');
+    const std::vector<BufferParts> buffers = {{view(text)}};
+    for (const int threads : {1, 2}) {
+        int asked = 0;
+        const Result<SharedBuffer> shared = share(buffers, threads, [&] { return ++asked < 2; });
+        ASSERT_FALSE(shared);
+        EXPECT_EQ(shared.error().os_errno, ECANCELED);
+        EXPECT_EQ(asked, 2);
+    }
+}
+
 TEST(PrivateMapping, WritingInOneIsSeenByNoOther) {
     const std::string text = "shared";
     const SharedBuffer shared = share_ok({{view(text)}});
