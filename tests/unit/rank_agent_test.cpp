@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <cerrno>
 #include <csignal>
 #include <string>
 
@@ -33,7 +34,11 @@ protected:
 
     Body next() const {
         pollfd item{pool_.get(), POLLIN, 0};
-        EXPECT_EQ(::poll(&item, 1, kBoundMs), 1) << "the agent said nothing";
+        int ready = -1;
+        do {
+            ready = ::poll(&item, 1, kBoundMs);
+        } while (ready < 0 && errno == EINTR);  // the interrupt is this thread's
+        EXPECT_EQ(ready, 1) << "the agent said nothing";
         auto packet = recv_packet(pool_.get());
         auto message = decode(packet ? packet->bytes : "");
         EXPECT_TRUE(message);
