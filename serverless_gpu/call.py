@@ -40,6 +40,7 @@ class CallOptions:
     output_ranks: str = ""
     title: str = ""  # what runs: a function's name, or "cell"
     source: Callable[[], str] | None = None  # gives its text, for the run
+    arguments: Callable[[], str] | None = None  # gives a short description of them, for the run
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,10 @@ def _run(
     call_name = f"{owner.token}-{time.monotonic_ns()}"
     if track != "off":
         captured = tracking.capture_context(options.name)
-        tags = {"mlflow.source.name": options.title} if options.title else {}
+        described = options.arguments() if options.arguments is not None else ""
+        tags = tracking.call_tags(options.title, len(group.members), group.device, described)
         handle = owner.tracker().begin(call_name, captured, tags=tags, mode=track)
-        if options.source is not None and track == "always":
+        if options.source is not None:
             handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
@@ -137,6 +139,8 @@ def _run(
     _watch(owner, group, ticket, line, sink)
     out.finish(ticket.id)
     ended = outcome.collect(owner, ticket, group.world, options.timeout, presses)
+    if handle is not None:
+        handle.log_folder(str(owner.folder / "logs" / f"call-{ticket.id}"), "logs")
     _finish_tracking(handle, ended)
     line.finish(*outcome.final_words(ended))
     if track == "always":

@@ -114,6 +114,7 @@ class DistributedFunction(Generic[P, R]):
             env=self._env,
             title=name,
             source=self._source,
+            arguments=lambda: _described(self._function, args, kwargs),
         )
         with (
             stops.in_one_line("stopped before it had begun"),
@@ -171,6 +172,16 @@ def _check_arguments(
     except TypeError as error:
         name = getattr(function, "__name__", "the function")
         raise ArgumentsError(f"{name}(): {error}") from None
+
+
+def _described(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    from .serialize.arguments import names_of_arguments
+    from .tracking.facts import arguments_text
+
+    names = names_of_arguments(function, args, dict(kwargs))
+    return arguments_text(names, [*args, *kwargs.values()])
 
 
 def here_default() -> int:

@@ -10,13 +10,13 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serverless_gpu.tracking.packets import Log, MetricRow, TagRow
-from serverless_gpu.tracking.replay import BATCH_METRICS, Replayed, replay
-from serverless_gpu.tracking.replay import BATCH_PARAMS_TAGS as BATCH_TAGS
+from serverless_gpu.tracking.packets import Log, TagRow
+from serverless_gpu.tracking.pending import Distinct, Pending
+from serverless_gpu.tracking.replay import Replayed, replay
 from serverless_gpu.tracking.spool import Spool
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
 from serverless_gpu.tracking.trouble import (
@@ -35,49 +35,6 @@ _PAUSES_S = (0.2, 0.4, 0.8)  # between tries before a store is away: sqlite may 
 _RETRY_FIRST_S, _RETRY_LONGEST_S = 2.0, 30.0
 _PATIENCE_S = 1.0  # a try that took longer is the last
 _AT_ONCE_S = 0.5  # since the last try, at least
-_REMEMBERED = 65_536
-
-
-class Distinct:
-    """Bumps the timestamp of a metric that equals an earlier one in run, key, step, value and
-    timestamp: SQL stores drop such rows silently, and ranks that compute the same loss in the same
-    millisecond are the rule."""
-
-    def __init__(self) -> None:
-        self._next_free: dict[tuple[Any, ...], int] = {}
-
-    def timestamp(self, run_id: str, row: MetricRow) -> int:
-        key, value, stamp, step = row[:4]
-        first = int(stamp)
-        # NaN differs from itself, yet two NaN rows are equal to a store.
-        same = (run_id, key, step, "nan" if value != value else value)
-        free = self._next_free.get((*same, first), first)
-        while (*same, free) in self._next_free:
-            free = self._next_free[(*same, free)]
-        self._next_free[(*same, free)] = free + 1
-        self._next_free[(*same, first)] = free + 1
-        while len(self._next_free) > _REMEMBERED:
-            del self._next_free[next(iter(self._next_free))]
-        return free
-
-
-@dataclass
-class _Pending:
-    """Of one run: not yet in its store, and not yet in a file."""
-
-    metrics: list[Any] = field(default_factory=list)
-    tags: dict[str, str] = field(default_factory=dict)
-    written: int = 0  # of the metrics
-
-    def batch(self) -> tuple[list[Any], list[TagRow]]:
-        tags = list(self.tags.items())[:BATCH_TAGS]
-        return self.metrics[self.written : self.written + BATCH_METRICS - len(tags)], tags
-
-    def done(self, metrics: list[Any], tags: list[TagRow]) -> None:
-        self.written += len(metrics)
-        for key, value in tags:
-            if self.tags.get(key) == value:
-                del self.tags[key]
 
 
 @dataclass
@@ -107,7 +64,7 @@ class BatchWriter:
         self._make_spool = make_spool
         self._distinct = Distinct()
         self._lost: dict[str, list[str]] = {}
-        self._waiting: dict[tuple[str, str], _Pending] = {}
+        self._waiting: dict[tuple[str, str], Pending] = {}
         self._away: dict[str, _Away] = {}
         self._spools: dict[str, Spool] = {}
         self._why: dict[str, str] = {}  # why something is kept, the first cause
@@ -119,7 +76,7 @@ class BatchWriter:
     def write(self, items: Iterable[Log]) -> None:
         """Writes all items; each run's in their order. Never raises: see trouble, take_error."""
         for uri, run_id, rows, tags in items:
-            pending = self._waiting.setdefault((uri, run_id), _Pending())
+            pending = self._waiting.setdefault((uri, run_id), Pending())
             for row in rows:
                 stamp = self._distinct.timestamp(run_id, row)
                 pending.metrics.append(unpack_metric((*row[:2], stamp, *row[3:])))
@@ -190,6 +147,11 @@ class BatchWriter:
         except OSError as error:
             run_id = str(next(iter(record.values()))[0]) if "copy" not in record else ""
             self._lost.setdefault(run_id, []).append(one_line(error))
+
+    def keep_file(self, uri: str, run_id: str, folder: str, path: Path) -> None:
+        """Keeps a copy of an artifact. Errors: OSError."""
+        copy = self.spool(uri).keep_file(path)
+        self.keep(uri, artifact=[run_id, folder, str(copy)])
 
     def spool(self, uri: str) -> Spool:
         return self._spools.get(uri) or self._spools.setdefault(uri, self._make_spool(uri))

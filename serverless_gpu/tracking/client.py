@@ -18,13 +18,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
 
 from serverless_gpu.tracking.context import TrackingContext, capture_context
+from serverless_gpu.tracking.facts import call_tags
+from serverless_gpu.tracking.handle import (
+    END_LIMIT_S,
+    WAIT_S,
+    RunHandle,
+    RunInfo,
+    Status,
+)
 from serverless_gpu.tracking.packets import (
     Assembler,
-    Attach,
     Began,
     Begin,
     Bye,
@@ -35,93 +40,21 @@ from serverless_gpu.tracking.packets import (
 )
 from serverless_gpu.tracking.settings import Mode, mode, tracking_environment
 
-__all__ = ["RunHandle", "RunInfo", "Tracker", "TrackingContext", "capture_context", "mode"]
+__all__ = [
+    "END_LIMIT_S",
+    "RunHandle",
+    "RunInfo",
+    "Status",
+    "Tracker",
+    "TrackingContext",
+    "call_tags",
+    "capture_context",
+    "mode",
+]
 
-Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
-
-END_LIMIT_S = 5.0  # default for RunHandle.end
 RECONNECT_S = 1.0  # at least this long between two attempts to reach a tracker that is away
 
-_WAIT_S = 0.05  # in end(): between looks for an answer that another thread may have taken
 _SEND_BYTES = 4 << 20
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """A run that exists. ``url`` is None for a local store: ``open_command`` then is the shell
-    command that shows it."""
-
-    run_id: str
-    experiment_id: str
-    name: str
-    tracking_uri: str
-    artifact_uri: str
-    url: str | None
-    open_command: str | None
-
-
-class RunHandle:
-    """The run of one call, as the notebook knows it. Made by Tracker.begin.
-
-    Threads: any.
-    ``error``: one line once something has gone wrong with tracking; the call goes on.
-    """
-
-    def __init__(self, tracker: Tracker, begin: Begin) -> None:
-        self.error: str | None = None
-        self._tracker = tracker
-        self._begin = begin
-        self._info: RunInfo | None = None
-        self._end: End | None = None
-
-    def info(self) -> RunInfo | None:
-        """The run, once it is known; never blocks. To be called now and then while the call runs:
-        messages that could not be sent yet go out here."""
-        self._tracker._exchange()
-        return self._info
-
-    def ended(self) -> bool:
-        """Whether the tracker has ended the run, as far as it could; never blocks."""
-        self._tracker._exchange()
-        return self._end is not None and self._begin.call not in self._tracker._handles
-
-    def wait(self, limit_s: float) -> None:
-        """Blocks until there is news for info(), `limit_s` seconds at most."""
-        self._tracker._wait_readable(min(_WAIT_S, max(0.0, limit_s)))
-
-    def rank_config(self, rank: int) -> dict[str, Any]:
-        """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
-        socket_path, connected = self._tracker._address()
-        return {
-            "socket": socket_path,
-            "call": self._begin.call,
-            "rank": rank,
-            "tracking_uri": self._begin.tracking_uri,
-            "experiment": self._begin.experiment,
-            "experiment_id": self._begin.experiment_id,
-            "starting": not connected,
-        }
-
-    def log_text(self, text: str, artifact_file: str) -> None:
-        """Adds a text artifact to the run; one way, best effort."""
-        self._tracker._post(Attach(self._begin.call, artifact_file, text, None))
-
-    def log_file(self, path: str, artifact_folder: str = "") -> None:
-        """Adds a file as an artifact; it must stay where it is until end() has returned."""
-        self._tracker._post(Attach(self._begin.call, artifact_folder, None, os.path.abspath(path)))
-
-    def end(
-        self, status: Status, tags: Mapping[str, str] | None = None, *, timeout: float = END_LIMIT_S
-    ) -> None:
-        """Ends the run after everything that ranks have sent is written. Blocks for `timeout`
-        seconds at most; after that `error` says so, and the tracker still goes on. With 0 it does
-        not wait and that is no error. A second call does nothing.
-        """
-        if self._end is not None:
-            return
-        known = (self._info.run_id, self._info.tracking_uri) if self._info else (None, None)
-        self._end = End(self._begin.call, status, dict(tags or {}), *known)
-        self._tracker._finish(self, self._end, timeout)
 
 
 class Tracker:
@@ -199,7 +132,7 @@ class Tracker:
             return  # the tracker goes on by itself; its answer is taken by a later exchange
         deadline = time.monotonic() + timeout
         while call_id in self._handles and time.monotonic() < deadline:
-            self._wait_readable(min(_WAIT_S, max(0.0, deadline - time.monotonic())))
+            self._wait_readable(min(WAIT_S, max(0.0, deadline - time.monotonic())))
             self._exchange()
         with self._lock:
             # It stays among the handles: should the tracker die, its successor must end the run.

@@ -82,11 +82,33 @@ def capture_context(name: str | None) -> TrackingContext:
 def default_experiment(
     environ: Mapping[str, str], namespace: Mapping[str, object], cwd: str
 ) -> str:
-    """The notebook's name where the front end tells it (Jupyter server: a variable; VS Code: a
-    name in the namespace), else the folder's."""
-    notebook = environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__")
-    stem = PurePath(str(notebook)).stem if notebook else ""
+    """The notebook's name where the front end tells it, else the folder's; on Databricks the
+    notebook's path, as there."""
+    workspace = _workspace_path()
+    if workspace:
+        return workspace
+    notebook = _notebook_file(environ, namespace)
+    stem = PurePath(notebook).stem if notebook else ""
     return stem or PurePath(cwd).name or "Default"
+
+
+def notebook_file() -> str:
+    """The notebook's file where the front end tells it, else ""."""
+    return _workspace_path() or _notebook_file(os.environ, _main_namespace())
+
+
+def _notebook_file(environ: Mapping[str, str], namespace: Mapping[str, object]) -> str:
+    """Jupyter server tells it in a variable, VS Code in a name of the namespace."""
+    return str(environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__") or "")
+
+
+def _workspace_path() -> str:
+    """Of a notebook in a Databricks workspace; "" elsewhere."""
+    context: Any = sys.modules.get("dbruntime.databricks_repl_context")
+    try:
+        return str(context.get_context().notebookPath or "")
+    except AttributeError:
+        return ""
 
 
 def _main_namespace() -> Mapping[str, object]:

@@ -33,7 +33,7 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> Any:
     tags = {"mlflow.user": _user(), **begin.tags}
     if begin.parent_run_id:
         tags["mlflow.parentRunId"] = begin.parent_run_id
-    experiment_id = begin.experiment_id or _experiment_id(client, begin.experiment)
+    experiment_id = begin.experiment_id or _experiment_id(client, uri, begin.experiment)
     return client.create_run(experiment_id, tags=tags, run_name=begin.run_name)
 
 
@@ -89,11 +89,13 @@ def describe(info: Any, uri: str, ui_port: Callable[[str], int | None]) -> dict[
     }
 
 
-def _experiment_id(client: Any, name: str | None) -> str:
+def _experiment_id(client: Any, uri: str, name: str | None) -> str:
     from mlflow.exceptions import MlflowException
 
     if name is None:
         return "0"
+    if uri.startswith("databricks") and not name.startswith("/"):  # a name there is a path
+        name = f"/Users/{_databricks_user(uri)}/{name}"
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
@@ -112,6 +114,17 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's uid without a name
         return str(os.getuid())
+
+
+def _databricks_user(uri: str) -> str:
+    from mlflow.utils import databricks_utils, rest_utils
+
+    utils: Any = databricks_utils  # not typed in MLflow
+    rest: Any = rest_utils
+    credentials = utils.get_databricks_host_creds(uri)
+    me = rest.http_request(credentials, "/api/2.0/preview/scim/v2/Me", "GET")
+    me.raise_for_status()
+    return str(me.json()["userName"])
 
 
 def _databricks_host(uri: str) -> str | None:

@@ -110,7 +110,8 @@ class Ended(NamedTuple):
 
 class Attach(NamedTuple):
     """Notebook -> tracker, one way: an artifact of the call's run, given as text or as the path of
-    a file that stays until the call has ended."""
+    a file, or of a folder of logs, that stays until the call has ended. ``artifact_file`` is the
+    folder in the run for a path."""
 
     call: str
     artifact_file: str

@@ -69,28 +69,32 @@ class Questions:
         return self._runs.get_run(run) if run else self._runs.store(who.uri).get_run(run_id)
 
     def _on_get_experiment_by_name(self, who: Asker, name: str) -> Any:
-        """Every ``start_run`` asks for the experiment's id, also while the store is away."""
-        begin = self._runs.calls[who.call].begin
-        known = self._known_experiment(who, name) if name == begin.experiment else None
-        return known or self._runs.store(who.uri).get_experiment_by_name(name)
-
-    def _on_get_experiment(self, who: Asker, experiment_id: str) -> Any:
-        known = self._known_experiment(who, "")
-        wanted = (self._runs.calls[who.call].begin.experiment_id, known and known.experiment_id)
-        if known is not None and experiment_id in wanted:
-            return known
-        return self._runs.store(who.uri).get_experiment(experiment_id)
-
-    def _known_experiment(self, who: Asker, name: str) -> Any:
-        """The experiment of the call as far as it is known without its store, if that is away."""
+        """Every ``start_run`` asks for the experiment's id. The call's own is known by the name
+        that the rank knows, whatever its store calls it, also while that is away."""
         call = self._runs.calls[who.call]
         run = call.run
-        away = run is not None and (call.stands_in or self._batches.away(run.uri))
-        if run is None or run.made is None or not away:
-            return None
+        if name != call.begin.experiment or run is None or run.made is None:
+            return self._runs.store(who.uri).get_experiment_by_name(name)
+        return self._experiment(call, run.made.info.experiment_id, name)
+
+    def _on_get_experiment(self, who: Asker, experiment_id: str) -> Any:
+        call = self._runs.calls[who.call]
+        run = call.run
+        if run is None or run.made is None:
+            return self._runs.store(who.uri).get_experiment(experiment_id)
+        own = run.made.info.experiment_id
+        asked = own if experiment_id == call.begin.experiment_id else experiment_id
+        if asked != own:
+            return self._runs.store(who.uri).get_experiment(asked)
+        return self._experiment(call, asked, "")
+
+    def _experiment(self, call: Call, experiment_id: str, name: str) -> Any:
         from mlflow.entities import Experiment
 
-        return Experiment(run.made.info.experiment_id, name, "", "active")
+        assert call.run is not None
+        if not call.stands_in and not self._batches.away(call.run.uri):
+            return self._runs.store(call.run.uri).get_experiment(experiment_id)
+        return Experiment(experiment_id, name, "", "active")
 
     def _on_flush(self, who: Asker) -> None:
         """All before it has been written by now."""

@@ -86,8 +86,8 @@ def activate(values: Mapping[str, Any]) -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ["MLFLOW_SYSTEM_METRICS_NODE_ID"] = f"rank{config.rank}"
-    if config.rank != 0:  # they describe the machine, so one rank is enough
-        os.environ.pop("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", None)
+    # They describe the machine, so the tracker logs them, once.
+    os.environ.pop("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", None)
     os.environ[CALL_VARIABLE] = json.dumps(config._asdict())
     hooks.current = hooks.ActiveCall(Link(config), os.getcwd())
     utils, fluent = sys.modules.get(hooks.UTILS), sys.modules.get(hooks.FLUENT)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from serverless_gpu.tracking import spool
+from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
 from serverless_gpu.tracking.trouble import one_line, refused, why
 from serverless_gpu.tracking.url import without_credentials
-
-BATCH_METRICS, BATCH_PARAMS_TAGS = 1000, 100  # MLflow's own limits for one batch: 1,000 in all
 
 _COPIED = "serverless_gpu.copied_to"  # tag of a run in the stand-in store
 _PARENT = "mlflow.parentRunId"
@@ -92,6 +91,12 @@ class _Writer:
         elif "end" in record:
             run_id, status, at = record["end"]
             self._try(run_id, self._store.update_run_info, run_id, _END_NUMBER[status], at, None)
+        elif "artifact" in record:
+            run_id, folder, path = record["artifact"]
+            try:
+                self._client.log_artifact(run_id, path, folder or None)
+            except Exception as error:  # a store may take metrics and no artifacts
+                self._done.refused.append(f"run {run_id}: {Path(path).name}: {one_line(error)}")
         elif "copy" in record:
             self._copy(record["copy"])
 
@@ -102,9 +107,9 @@ class _Writer:
         for at in range(0, len(metrics), BATCH_METRICS):
             part = metrics[at : at + BATCH_METRICS]
             self._try(run_id, self._store.log_batch, run_id, part, [], [], count=len(part))
-        for at in range(0, max(len(params), len(tags)), BATCH_PARAMS_TAGS):
-            some = [Param(*param) for param in params[at : at + BATCH_PARAMS_TAGS]]
-            others = [RunTag(*tag) for tag in tags[at : at + BATCH_PARAMS_TAGS]]
+        for at in range(0, max(len(params), len(tags)), BATCH_TAGS):
+            some = [Param(*param) for param in params[at : at + BATCH_TAGS]]
+            others = [RunTag(*tag) for tag in tags[at : at + BATCH_TAGS]]
             count = len(some) + len(others)
             self._try(run_id, self._store.log_batch, run_id, [], some, others, count=count)
 

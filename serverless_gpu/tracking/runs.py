@@ -62,6 +62,8 @@ class Call:
     params: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     info: dict[str, Any] | None = None
+    described: bool = False  # where it runs is attached
+    samples: int = 0  # of system metrics
     told: tuple[Any, ...] = ()  # what the notebook knows
 
     @property

@@ -5,6 +5,7 @@ One file per store and tracker, JSON lines, made with the first thing that has t
     {"spool": 1, "uri": ...}                                    first line
     {"log": [run_id, metric rows, [[param, value]], [[tag, value]]]}
     {"end": [run_id, status, milliseconds]}
+    {"artifact": [run_id, folder in the run, file]}
     {"copy": {"store", "run_id", "experiment", "experiment_id", "parent_run_id", "into"}}
     {"written": offset}                                         all before it is in the store
 
@@ -57,6 +58,14 @@ class Spool:
             self._open()
         assert self.path is not None
         return f"sqlite:///{self.path.with_suffix('.db')}", str(self.path.with_suffix(".artifacts"))
+
+    def keep_file(self, path: Path) -> Path:
+        """A copy of the file beside the spool. Errors: OSError."""
+        artifacts = Path(self.stand_in()[1])
+        artifacts.mkdir(mode=0o700, exist_ok=True)
+        copy = Path(tempfile.mkdtemp(prefix="file-", dir=artifacts)) / path.name
+        shutil.copyfile(path, copy)
+        return copy
 
     def set_aside(self) -> Path | None:
         """The file is left to the user; what comes later is kept in a new one."""

@@ -8,19 +8,21 @@ the real store in the tracker.
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from serverless_gpu.tracking.link import Link, TrackerGone
 from serverless_gpu.tracking.packets import MetricRow, TagRow
+from serverless_gpu.tracking.settings import PER_RANK_VARIABLE
 
 _MODEL_FIELDS = ("model_id", "dataset_name", "dataset_digest")
 
 
-def pack_metric(metric: Any) -> MetricRow:
+def pack_metric(metric: Any, prefix: str = "") -> MetricRow:
     """An mlflow Metric as a row of built-in types."""
-    row = (metric.key, metric.value, metric.timestamp, metric.step)
+    row = (prefix + metric.key, metric.value, metric.timestamp, metric.step)
     extra = tuple([getattr(metric, field, None) for field in _MODEL_FIELDS])
     return row if extra == (None, None, None) else row + extra
 
@@ -46,6 +48,8 @@ class FanInStore:
 
         self._uri = uri
         self._link = link
+        per_rank = os.environ.get(PER_RANK_VARIABLE, "0").lower() not in ("", "0", "false")
+        self._prefix = f"rank{link.config.rank}/" if per_rank else ""
         self._open_real = open_real
         self._validation: Any = validation  # not typed in MLflow
         self._check_metric = self._validation._validate_metric
@@ -58,7 +62,7 @@ class FanInStore:
 
     def log_metric(self, run_id: str, metric: Any) -> None:
         self._check_metric(metric.key, metric.value, metric.timestamp, metric.step)
-        self._send(run_id, [pack_metric(metric)], [])
+        self._send(run_id, [pack_metric(metric, self._prefix)], [])
 
     def set_tag(self, run_id: str, tag: Any) -> None:
         # Newer validators return a tag cut to the allowed length, older ones None.
@@ -74,7 +78,7 @@ class FanInStore:
         if params:  # answered, so that a changed value raises here
             self._ask("log_batch", run_id, [], list(params), [])
         if metrics or tags:
-            rows = [pack_metric(metric) for metric in metrics]
+            rows = [pack_metric(metric, self._prefix) for metric in metrics]
             self._send(run_id, rows, [(tag.key, tag.value) for tag in tags])
 
     def log_metric_async(self, run_id: str, metric: Any) -> Any:

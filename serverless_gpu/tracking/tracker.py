@@ -19,7 +19,8 @@ import time
 import warnings
 from typing import Any
 
-from serverless_gpu.tracking import fresh, link
+from serverless_gpu.tracking import fresh, link, surroundings
+from serverless_gpu.tracking.attachments import Attachments
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
 from serverless_gpu.tracking.packets import (
@@ -34,7 +35,8 @@ from serverless_gpu.tracking.packets import (
     Note,
 )
 from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
-from serverless_gpu.tracking.runs import Runs, open_store
+from serverless_gpu.tracking.runs import Call, Runs, open_store
+from serverless_gpu.tracking.system import Sampler
 from serverless_gpu.tracking.trouble import one_line
 from serverless_gpu.tracking.ui import Uis
 
@@ -95,6 +97,8 @@ class _Writer:
         self._batches = BatchWriter(open_store, inbox.leaving)
         self._runs = Runs(self._uis.port, self._batches)
         self._questions = Questions(self._runs, self._batches)
+        self._attachments = Attachments(self._batches)
+        self._sampler = Sampler()
         self._taken: list[tuple[Peer, Any]] = []  # off the inbox, not handled yet
         self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
         self._attached: dict[str, list[Attach]] = {}  # until the run of their call is there
@@ -116,6 +120,7 @@ class _Writer:
             self._batches.write(logs)
             if not self._inbox.leaving.is_set():
                 self._retry(at_once=False)
+                self._sample()
             self._tell_news()
             self._refuse_late()
             if self._inbox.leaving.is_set():
@@ -204,6 +209,7 @@ class _Writer:
             if news != call.told and (call.told or news != (None, None)):
                 call.told = news
                 self._tell(Began(call_id, *news))
+                self._describe(call)
                 self._write_attached()
 
     def _end(self, end: End) -> None:
@@ -229,20 +235,40 @@ class _Writer:
                 self._runs.moved(done.copied)
 
     def _write_attached(self) -> None:
-        """Artifacts are the product's own additions: a store that refuses them costs nothing."""
-        from mlflow import MlflowClient
-
         for call_id in list(self._attached):
             call = self._runs.calls.get(call_id)
             if call is None or call.run is None:
                 continue
-            client = MlflowClient(tracking_uri=call.run.uri)
             for item in self._attached.pop(call_id):
-                try:
-                    _attach(client, call.run.run_id, item)
-                except Exception as error:
-                    text = f"{item.artifact_file}: {one_line(error)}"
-                    self._tell(Began(call_id, call.info, f"MLflow: no artifact {text}"))
+                text = self._attachments.add(call.run.uri, call.run.run_id, item)
+                if text is not None:
+                    self._tell(Began(call_id, call.info, text))
+
+    def _describe(self, call: Call) -> None:
+        """Where the call runs, once its run is there."""
+        run = call.run
+        if run is None or call.described:
+            return
+        call.described = True
+        commit = surroundings.commit(call.begin.cwd)
+        if commit is not None:
+            self._batches.write([(run.uri, run.run_id, [], [("mlflow.source.git.commit", commit)])])
+        item = Attach(call.begin.call, surroundings.FILE, surroundings.environment(), None)
+        self._attached.setdefault(call.begin.call, []).append(item)
+
+    def _sample(self) -> None:
+        """System metrics, once for the machine, into the runs of calls that are running."""
+        if not self._sampler.due(time.monotonic()):
+            return
+        running = [call for call in self._runs.calls.values() if call.open and call.run]
+        if not running:
+            return
+        values, stamp = self._sampler.sample(), int(time.time() * 1000)
+        for call in running:
+            assert call.run is not None
+            rows = [(name, value, stamp, call.samples) for name, value in values.items()]
+            call.samples += 1
+            self._batches.write([(call.run.uri, call.run.run_id, rows, [])])
 
     def _tell(self, message: Began | Ended) -> None:
         if self._notebook is not None:
@@ -250,13 +276,6 @@ class _Writer:
                 self._notebook.send(message)
             except OSError:
                 self._notebook = None  # it has ended: the inbox sees that as well
-
-
-def _attach(client: Any, run_id: str, item: Attach) -> None:
-    if item.text is not None:
-        client.log_text(run_id, item.text, item.artifact_file)
-    elif item.path is not None:
-        client.log_artifact(run_id, item.path, item.artifact_file or None)
 
 
 def _portable(error: Exception) -> Exception:

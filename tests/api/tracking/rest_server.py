@@ -68,6 +68,8 @@ class RestServer:
     def answer(self, path: str, asked: dict[str, Any]) -> tuple[int, str]:
         if self.refuse is not None:
             return self.refuse, json.dumps({"error_code": "INTERNAL_ERROR", "message": "refused"})
+        if path.endswith("/scim/v2/Me"):
+            return 200, json.dumps({"userName": "ada@example.org"})
         name = "_" + path.removeprefix(PREFIX).replace("/", "_").replace("-", "_")
         method = getattr(self, name, None)
         if method is None:
@@ -88,6 +90,9 @@ class RestServer:
         if found is None:
             raise MlflowException(experiment_name, error_code=RESOURCE_DOES_NOT_EXIST)
         return {"experiment": _json(found)}
+
+    def _experiments_get(self, experiment_id: str) -> Any:
+        return {"experiment": _json(self.client.get_experiment(experiment_id))}
 
     def _experiments_search(self, **_: Any) -> Any:
         return {"experiments": [_json(one) for one in self.client.search_experiments()]}

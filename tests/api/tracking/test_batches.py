@@ -12,8 +12,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from serverless_gpu.tracking import batches
-from serverless_gpu.tracking.batches import BatchWriter, Distinct
+from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Log
+from serverless_gpu.tracking.pending import Distinct
 from serverless_gpu.tracking.runs import verdict
 from serverless_gpu.tracking.spool import Spool, records
 

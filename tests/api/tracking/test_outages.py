@@ -275,3 +275,28 @@ def test_no_credential_is_in_what_is_kept_or_told(tmp_path: Path) -> None:
     assert text.endswith("http://127.0.0.1:9: Connection refused")
     assert json.loads(text.splitlines()[0])["uri"] == "http://127.0.0.1:9"
     assert kept.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_databricks_experiment_is_a_path_in_the_users_folder(
+    notebook: Notebook, server: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "databricks")
+    monkeypatch.setenv("DATABRICKS_HOST", server.uri)
+    monkeypatch.setenv("DATABRICKS_TOKEN", "tok_fake_1234")
+
+    def train() -> str:
+        import mlflow
+
+        with mlflow.start_run() as run:
+            mlflow.log_metric("m", 1.0)
+            return run.info.run_id
+
+    run = notebook.begin()
+    ids = notebook.run(run, notebook.ranks(2), train)
+    run.end("FINISHED", timeout=LIMIT_S)
+    [made] = runs(server)
+    assert ids == [made.info.run_id] * 2
+    experiment = server.client.get_experiment(made.info.experiment_id)
+    assert experiment.name == "/Users/ada@example.org/project"
+    page = f"/ml/experiments/{experiment.experiment_id}/runs/{made.info.run_id}"
+    assert info_of(run).url == server.uri + page

@@ -1,0 +1,82 @@
+"""Files of a call's run that the product adds: source, surroundings, what ranks wrote.
+
+They are additions: a store that does not take them costs one line, and is left alone for a while.
+Used by the tracker's main thread only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from serverless_gpu.tracking.batches import BatchWriter
+from serverless_gpu.tracking.packets import Attach
+from serverless_gpu.tracking.trouble import impatient, one_line
+
+COMPRESS_ABOVE = 1 << 20  # bytes
+KEPT_OF_LOG = 32 << 20  # of its beginning and of its end each, before compression
+
+_UPLOAD_S = 20.0  # for each request of an upload
+_LEFT_ALONE_S = 60.0
+
+
+class Attachments:
+    def __init__(self, batches: BatchWriter) -> None:
+        self._batches = batches
+        self._left_alone: dict[str, float] = {}  # until when, by URI
+
+    def add(self, uri: str, run_id: str, item: Attach) -> str | None:
+        """Uploads an item, keeps it if the store is away. Gives one line if it is not there."""
+        if self._left_alone.get(uri, 0.0) > time.monotonic():
+            return None
+        try:
+            with tempfile.TemporaryDirectory(prefix="sgpu-") as scratch:
+                for folder, path in _files(item, Path(scratch)):
+                    self._upload(uri, run_id, folder, path)
+        except Exception as error:  # of MLflow, of any library that stores artifacts, of the system
+            self._left_alone[uri] = time.monotonic() + _LEFT_ALONE_S
+            return f"MLflow: no artifact {item.artifact_file}: {one_line(error)}"
+        return None
+
+    def _upload(self, uri: str, run_id: str, folder: str, path: Path) -> None:
+        from mlflow import MlflowClient
+
+        if self._batches.away(uri):
+            self._batches.keep_file(uri, run_id, folder, path)
+            return
+        with impatient(_UPLOAD_S, retries=1):
+            MlflowClient(tracking_uri=uri).log_artifact(run_id, str(path), folder or None)
+
+
+def _files(item: Attach, scratch: Path) -> Iterator[tuple[str, Path]]:
+    """(folder in the run, local file) of each."""
+    if item.text is not None:
+        name = Path(item.artifact_file)
+        (scratch / name.name).write_text(item.text)
+        yield "" if name.parent == Path() else str(name.parent), scratch / name.name
+    elif item.path is not None and Path(item.path).is_dir():
+        for file in sorted(Path(item.path).iterdir()):
+            if file.is_file() and file.stat().st_size > 0:
+                yield item.artifact_file, _compressed(file, scratch)
+    elif item.path is not None:
+        yield item.artifact_file, Path(item.path)
+
+
+def _compressed(path: Path, scratch: Path) -> Path:
+    """The file, or a copy with its beginning and its end if it is large."""
+    size = path.stat().st_size
+    if size <= COMPRESS_ABOVE:
+        return path
+    target = scratch / f"{path.name}.gz"
+    with path.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
+        if size > 2 * KEPT_OF_LOG:
+            out.write(source.read(KEPT_OF_LOG))
+            left_out = size - 2 * KEPT_OF_LOG
+            out.write(f"\n… {left_out:,} bytes left out …\n".encode())
+            source.seek(-KEPT_OF_LOG, 2)
+        shutil.copyfileobj(source, out)
+    return target

@@ -1,0 +1,102 @@
+"""The run of one call, as the notebook knows it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from serverless_gpu.tracking.packets import Attach, Begin, End
+
+if TYPE_CHECKING:
+    from serverless_gpu.tracking.client import Tracker
+
+Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
+
+END_LIMIT_S = 5.0  # default for RunHandle.end
+WAIT_S = 0.05  # between looks for an answer that another thread may have taken
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run that exists. ``url`` is None for a local store: ``open_command`` then is the shell
+    command that shows it."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    tracking_uri: str
+    artifact_uri: str
+    url: str | None
+    open_command: str | None
+
+
+class RunHandle:
+    """The run of one call, as the notebook knows it. Made by Tracker.begin.
+
+    Threads: any.
+    ``error``: one line once something has gone wrong with tracking; the call goes on.
+    """
+
+    def __init__(self, tracker: Tracker, begin: Begin) -> None:
+        self.error: str | None = None
+        self._tracker = tracker
+        self._begin = begin
+        self._info: RunInfo | None = None
+        self._end: End | None = None
+
+    def info(self) -> RunInfo | None:
+        """The run, once it is known; never blocks. To be called now and then while the call runs:
+        messages that could not be sent yet go out here."""
+        self._tracker._exchange()
+        return self._info
+
+    def ended(self) -> bool:
+        """Whether the tracker has ended the run, as far as it could; never blocks."""
+        self._tracker._exchange()
+        return self._end is not None and self._begin.call not in self._tracker._handles
+
+    def wait(self, limit_s: float) -> None:
+        """Blocks until there is news for info(), `limit_s` seconds at most."""
+        self._tracker._wait_readable(min(WAIT_S, max(0.0, limit_s)))
+
+    def rank_config(self, rank: int) -> dict[str, Any]:
+        """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
+        socket_path, connected = self._tracker._address()
+        return {
+            "socket": socket_path,
+            "call": self._begin.call,
+            "rank": rank,
+            "tracking_uri": self._begin.tracking_uri,
+            "experiment": self._begin.experiment,
+            "experiment_id": self._begin.experiment_id,
+            "starting": not connected,
+        }
+
+    def log_text(self, text: str, artifact_file: str) -> None:
+        """Adds a text artifact to the run; one way, best effort."""
+        self._tracker._post(Attach(self._begin.call, artifact_file, text, None))
+
+    def log_folder(self, path: str, artifact_folder: str) -> None:
+        """Adds the files of a folder of logs, large ones compressed; they must stay where they are
+        until the run has ended."""
+        if os.path.isdir(path):  # made with the first line that a rank writes
+            self._tracker._post(Attach(self._begin.call, artifact_folder, None, path))
+
+    def log_file(self, path: str, artifact_folder: str = "") -> None:
+        """Adds a file as an artifact; it must stay where it is until end() has returned."""
+        self._tracker._post(Attach(self._begin.call, artifact_folder, None, os.path.abspath(path)))
+
+    def end(
+        self, status: Status, tags: Mapping[str, str] | None = None, *, timeout: float = END_LIMIT_S
+    ) -> None:
+        """Ends the run after everything that ranks have sent is written. Blocks for `timeout`
+        seconds at most; after that `error` says so, and the tracker still goes on. With 0 it does
+        not wait and that is no error. A second call does nothing.
+        """
+        if self._end is not None:
+            return
+        known = (self._info.run_id, self._info.tracking_uri) if self._info else (None, None)
+        self._end = End(self._begin.call, status, dict(tags or {}), *known)
+        self._tracker._finish(self, self._end, timeout)
