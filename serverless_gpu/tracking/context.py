@@ -23,7 +23,8 @@ class TrackingContext:
     """The notebook's choices for one call.
 
     tracking_uri: absolute; None for MLflow's own default in ``cwd``.
-    experiment, experiment_id: one of them is set, the id if both are known.
+    experiment_id: chosen by the user; of another store if that was changed since.
+    experiment: the name to use without a (right) id.
     parent_run_id: the notebook's active run, under which the call's run is nested.
     run_id: a run to resume instead of making one (MLFLOW_RUN_ID).
     run_name: given by the user; None lets MLflow, then the first rank that names it, choose.
@@ -31,7 +32,7 @@ class TrackingContext:
     """
 
     tracking_uri: str | None
-    experiment: str | None
+    experiment: str
     parent_run_id: str | None
     run_id: str | None
     run_name: str | None
@@ -63,9 +64,7 @@ def capture_context(name: str | None) -> TrackingContext:
     parent = runs[-1] if runs else None
     if parent is not None:  # a nested run is shown under its parent in the same experiment only
         experiment_id = parent.info.experiment_id
-    if experiment_id is not None:
-        experiment = None
-    elif experiment is None:
+    if experiment is None:
         experiment = default_experiment(environ, _main_namespace(), cwd)
     return TrackingContext(
         tracking_uri=absolute(str(uri), cwd) if uri else None,

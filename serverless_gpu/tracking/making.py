@@ -20,21 +20,29 @@ STAND_IN_EXPERIMENT = "kept"
 _RUNNING = 1  # mlflow.entities.RunStatus
 
 
-def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> Any:
-    """The mlflow Run, resumed or new. Errors: what the store raises."""
+def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[Any, str | None]:
+    """The mlflow Run, resumed or new, and one line if that needs to be said.
+
+    Errors: what the store raises.
+    """
     fresh.ensure(uri)
     if begin.run_id:
         store = store_of(uri)
         store.update_run_info(begin.run_id, _RUNNING, None, None)
-        return store.get_run(begin.run_id)
+        return store.get_run(begin.run_id), None
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
     tags = {"mlflow.user": _user(), **begin.tags}
     if begin.parent_run_id:
         tags["mlflow.parentRunId"] = begin.parent_run_id
-    experiment_id = begin.experiment_id or _experiment_id(client, uri, begin.experiment)
-    return client.create_run(experiment_id, tags=tags, run_name=begin.run_name)
+    experiment_id, notice = begin.experiment_id, None
+    if experiment_id is not None and not _exists(client, experiment_id):
+        notice = f"MLflow: no experiment {experiment_id} in this store; using {begin.experiment!r}"
+        experiment_id = None
+        tags.pop("mlflow.parentRunId", None)  # it is in the other store as well
+    experiment_id = experiment_id or _experiment_id(client, uri, begin.experiment)
+    return client.create_run(experiment_id, tags=tags, run_name=begin.run_name), notice
 
 
 def make_stand_in(spool: Spool, begin: Begin) -> tuple[str, Any]:
@@ -89,11 +97,21 @@ def describe(info: Any, uri: str, ui_port: Callable[[str], int | None]) -> dict[
     }
 
 
-def _experiment_id(client: Any, uri: str, name: str | None) -> str:
+def _exists(client: Any, experiment_id: str) -> bool:
+    """Whether the id is one of this store's: MLflow keeps the id that ``set_experiment`` has
+    chosen when ``set_tracking_uri`` then chooses another store."""
+    try:
+        client.get_experiment(experiment_id)
+    except Exception as error:
+        if getattr(error, "error_code", "") != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
+    return True
+
+
+def _experiment_id(client: Any, uri: str, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    if name is None:
-        return "0"
     if uri.startswith("databricks") and not name.startswith("/"):  # a name there is a path
         name = f"/Users/{_databricks_user(uri)}/{name}"
     found = client.get_experiment_by_name(name)

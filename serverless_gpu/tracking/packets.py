@@ -67,7 +67,7 @@ class Begin(NamedTuple):
 
     call: str
     tracking_uri: str | None
-    experiment: str | None
+    experiment: str
     experiment_id: str | None
     parent_run_id: str | None
     run_id: str | None

@@ -73,7 +73,8 @@ class Questions:
         that the rank knows, whatever its store calls it, also while that is away."""
         call = self._runs.calls[who.call]
         run = call.run
-        if name != call.begin.experiment or run is None or run.made is None:
+        own = name == call.begin.experiment and call.begin.experiment_id is None
+        if not own or run is None or run.made is None:
             return self._runs.store(who.uri).get_experiment_by_name(name)
         return self._experiment(call, run.made.info.experiment_id, name)
 

@@ -135,9 +135,7 @@ class _Writer:
         for child in source.search_runs([top.info.experiment_id], inside):
             self._copy_run(source, child, experiment, target, None)
 
-    def _experiment(self, name: str | None) -> str:
-        if name is None:
-            return "0"
+    def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
 

@@ -62,8 +62,10 @@ class Call:
     params: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     info: dict[str, Any] | None = None
+    notice: str | None = None  # to be said about the run that was made
     described: bool = False  # where it runs is attached
     samples: int = 0  # of system metrics
+    sampled_at: float | None = None  # monotonic seconds; at first when the run was seen
     told: tuple[Any, ...] = ()  # what the notebook knows
 
     @property
@@ -203,7 +205,7 @@ class Runs:
         """One line while the call's run is not, or not whole, where it belongs."""
         if call.run is None:
             return None if call.error is None else f"MLflow: no run: {one_line(call.error)}"
-        return self._batches.trouble(call.uri)
+        return self._batches.trouble(call.uri) or call.notice
 
     def rename(self, call: Call, run: SharedRun, name: str | None) -> None:
         """The first name that ranks give holds, unless the notebook has given one."""
@@ -252,7 +254,8 @@ class Runs:
             if self._batches.away(call.uri):  # it has just been asked: nobody waits for it again
                 raise _StillAway("the store is away")
             with impatient(MAKE_S, retries=1):
-                made, uri = making.make_run(self.store, call.uri, begin), call.uri
+                made, call.notice = making.make_run(self.store, call.uri, begin)
+                uri = call.uri
             call.error = None
         except Exception as error:
             call.error, call.failed_at = error, time.monotonic()

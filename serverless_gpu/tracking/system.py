@@ -5,7 +5,6 @@ One reader for the machine, not one per rank; a GPU's metrics name the GPU and i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,22 +26,18 @@ def interval(environ: Mapping[str, str]) -> float | None:
 
 
 class Sampler:
-    """Takes samples, and says when. Threads: one."""
+    """Threads: one."""
 
     def __init__(self) -> None:
-        self._due = 0.0
         self._cpu = _cpu_times()
 
-    def due(self, now: float) -> bool:
-        """Whether to sample now: once per interval, first after a whole one."""
-        pause = interval(os.environ)
-        if pause is None or now < self._due:
-            return False
-        first, self._due = self._due == 0.0, now + pause
-        return not first
+    def restart(self) -> None:
+        """The next sample is of the time from now on."""
+        self._cpu = _cpu_times()
 
     def sample(self) -> dict[str, float]:
-        """Name -> value, of the time since the last sample. What cannot be read is left out."""
+        """Name -> value, of the time since the last sample or restart(). What cannot be read is
+        left out."""
         found = {**self._cpu_load(), **_memory(), **dict(_gpus())}
         return {f"system/{name}": value for name, value in found.items()}
 

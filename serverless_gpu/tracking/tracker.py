@@ -19,7 +19,7 @@ import time
 import warnings
 from typing import Any
 
-from serverless_gpu.tracking import fresh, link, surroundings
+from serverless_gpu.tracking import fresh, link, surroundings, system
 from serverless_gpu.tracking.attachments import Attachments
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
@@ -36,7 +36,6 @@ from serverless_gpu.tracking.packets import (
 )
 from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
 from serverless_gpu.tracking.runs import Call, Runs, open_store
-from serverless_gpu.tracking.system import Sampler
 from serverless_gpu.tracking.trouble import one_line
 from serverless_gpu.tracking.ui import Uis
 
@@ -98,7 +97,7 @@ class _Writer:
         self._runs = Runs(self._uis.port, self._batches)
         self._questions = Questions(self._runs, self._batches)
         self._attachments = Attachments(self._batches)
-        self._sampler = Sampler()
+        self._sampler = system.Sampler()
         self._taken: list[tuple[Peer, Any]] = []  # off the inbox, not handled yet
         self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
         self._attached: dict[str, list[Attach]] = {}  # until the run of their call is there
@@ -257,17 +256,22 @@ class _Writer:
         self._attached.setdefault(call.begin.call, []).append(item)
 
     def _sample(self) -> None:
-        """System metrics, once for the machine, into the runs of calls that are running."""
-        if not self._sampler.due(time.monotonic()):
-            return
+        """System metrics, once for the machine, into the runs of calls whose turn it is: first
+        after a whole interval, so that quick calls have none."""
+        pause, now = system.interval(os.environ), time.monotonic()
         running = [call for call in self._runs.calls.values() if call.open and call.run]
-        if not running:
+        due = [call for call in running if pause and now > (call.sampled_at or now) + pause]
+        for call in running:
+            if call.sampled_at is None:
+                call.sampled_at = now
+                self._sampler.restart()
+        if not due:
             return
         values, stamp = self._sampler.sample(), int(time.time() * 1000)
-        for call in running:
+        for call in due:
             assert call.run is not None
             rows = [(name, value, stamp, call.samples) for name, value in values.items()]
-            call.samples += 1
+            call.samples, call.sampled_at = call.samples + 1, now
             self._batches.write([(call.run.uri, call.run.run_id, rows, [])])
 
     def _tell(self, message: Began | Ended) -> None:

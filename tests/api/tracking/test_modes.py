@@ -43,7 +43,7 @@ def test_a_lazy_call_makes_its_run_at_the_first_use(notebook: Notebook) -> None:
     [made] = all_runs()
     assert (made.info.run_id, made.info.status) == (info.run_id, "FINISHED")
     client = MlflowClient(tracking_uri=info.tracking_uri)
-    assert [artifact.path for artifact in client.list_artifacts(info.run_id)] == ["cell.py"]
+    assert "cell.py" in [artifact.path for artifact in client.list_artifacts(info.run_id)]
 
 
 def test_the_mode_comes_from_the_flag_then_the_environment() -> None:
