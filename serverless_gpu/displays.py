@@ -79,7 +79,7 @@ class Displays:
             shown.caption_id = f"{shown.display_id}-caption"
         for rank in ranks:
             cell.last[rank] = shown
-        _publish(shown, "display_data")
+        _publish(shown, "display_data", cell.place)
         return shown
 
     def _redraw(
@@ -89,13 +89,13 @@ class Displays:
         it, the others keep it and these get their own."""
         if ranks != shown.ranks:
             shown.ranks -= ranks
-            _publish(shown, "update_display_data")
+            _publish(shown, "update_display_data", cell.place)
             names = [key for key, one in self._named.items() if one is shown and key[0] in ranks]
             own = self._new(cell, ranks, content)
             self._named.update(dict.fromkeys(names, own))
             return own
         shown.content = content
-        _publish(shown, "update_display_data")
+        _publish(shown, "update_display_data", cell.place)
         return shown
 
     def _keep_name(self, shown: _Shown, ranks: set[int], name: str | None) -> None:
@@ -135,8 +135,9 @@ def _wants_own_caption(shown: _Shown) -> bool:
     return not shown.content["data"].keys() <= {"text/plain", "text/html"}
 
 
-def _publish(shown: _Shown, kind: str) -> None:
-    place, ranks = shown.place, format_ranks(sorted(shown.ranks))
+def _publish(shown: _Shown, kind: str, place: Place) -> None:
+    """As output of the cell that runs, wherever the display is: its id leads front ends there."""
+    ranks = format_ranks(sorted(shown.ranks))
     data = shown.content["data"]
     if shown.caption_id:
         label = {"text/plain": f"[{ranks}]", "text/html": _label(ranks)} if data else {}

@@ -106,10 +106,19 @@ def _server_limit() -> int:
 
 
 def cell_number() -> int | None:
-    """The number of the notebook's cell that runs; None in a plain script."""
+    """The number of the notebook's cell that the caller runs in; None in a plain script.
+
+    IPython has counted on by the time the cell runs, or has not, by its version: so it is read off
+    the names of the code that runs.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return int(shell.execution_count) if shell is not None else None
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    number, frame = None, sys._getframe()
+    while frame is not None:
+        number = numbers.get(frame.f_code.co_filename, number)
+        frame = frame.f_back  # type: ignore[assignment]
+    return number
 
 
 def find() -> Host:

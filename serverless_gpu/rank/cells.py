@@ -15,7 +15,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from .. import serialize, variables
-from . import display
+from . import bars, display
 
 
 class RankDisplayPublisher(DisplayPublisher):
@@ -107,6 +107,7 @@ def prepare() -> None:
     main_module = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
     display.share_ids()
+    bars.install()
     _prepared = _make(main_module)
     for kind in (RankShell, InteractiveShell):
         kind._instance = None

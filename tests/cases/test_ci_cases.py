@@ -131,3 +131,24 @@ print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
     shown = ended.output(1)
     assert "line 24999" in shown
     assert int(shown.rpartition("peak ")[2]) < 1500
+
+
+def test_in_ci_lines_of_ranks_are_live_on_stderr_with_their_cell(tmp_path: Path) -> None:
+    cell = """
+%%distributed --gpus 2
+import sys
+print("same on all")
+for step in range(50): sys.stderr.write(f"\\rstep {step}/49")
+sys.stderr.write("\\n")
+print("\\x1b[31mred\\x1b[0m, no newline", end="")
+""".strip()
+    done = execute(tmp_path, [cell], CI="true")
+    assert done.code == 0, done.said
+    lines = [line for line in done.said.splitlines() if line.startswith("In [")]
+    assert "In [2] [0-1] same on all" in lines
+    assert "In [2] [0-1] red, no newline" in lines
+    assert [line for line in lines if "step" in line] == ["In [2] [0-1] step 49/49"]
+    assert done.output(1).count("same on all") == 1
+    assert "In [2]" not in done.output(1)
+    done = execute(tmp_path, [cell], CI="", SERVERLESS_GPU_CONSOLE="0")
+    assert done.code == 0 and "same on all" not in done.said

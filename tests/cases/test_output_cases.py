@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.support.notebook import Notebook, plain
@@ -41,17 +39,23 @@ def test_c014_progress_bars_keep_their_last_state(notebook: Notebook) -> None:
         def f():
             from tqdm.auto import tqdm
             from tqdm import tqdm as plain
+            from tqdm.notebook import tqdm as widget, trange
             for _ in tqdm(range(30), desc=f"auto {os.environ['RANK']}"): time.sleep(.01)
             for _ in plain(range(30), desc=f"txt {os.environ['RANK']}"): time.sleep(.01)
+            for _ in widget(range(30), desc=f"nb {os.environ['RANK']}"): time.sleep(.01)
+            for _ in trange(30, desc="all"): time.sleep(.01)
         f.distributed()
         """
     )
     assert run.status == "ok"
     lines = final_text(plain(run.text("stdout") + run.text("stderr")))
     for rank in range(3):
-        for kind in ("auto", "txt"):
+        for kind in ("auto", "txt", "nb"):
+            assert sum(f"{kind} {rank}:" in line for line in lines) == 1
             assert any(f"{kind} {rank}: 100%" in line for line in lines)
-    assert len(lines) < 60
+    assert any("all: 100%" in line for line in lines)
+    assert len(lines) <= 14, "one line per bar and rank, and what was begun before a bar"
+    assert not any("widget-view" in str(m["data"]) for m in run.of_type("display_data"))
 
 
 def test_c080_carriage_returns_do_not_grow_the_notebook(notebook: Notebook) -> None:
@@ -170,8 +174,12 @@ def test_c079_late_lines_stay_with_their_cell(notebook: Notebook) -> None:
             break
     kernel.reply(second)
     assert "theirs" in parents[second]
-    assert len(re.findall("late", parents.get(first, "") + parents[second])) >= 5
-    assert set(parents) <= {first, second}
+    assert "late" not in parents[second]
+    while parents.get(first, "").count("late") < 5:
+        message = next(kernel.published(time.monotonic() + 60, "the late lines"))
+        assert message["parent_header"].get("msg_id", "") in (first, second)
+        parents[first] = parents.get(first, "") + message["content"].get("text", "")
+    assert plain(parents[first]).count("[0-1] late") + plain(parents[first]).count("] late") >= 5
 
 
 def test_c086_a_lot_of_output_blocks_nobody(notebook: Notebook) -> None:
@@ -194,3 +202,96 @@ def test_c086_a_lot_of_output_blocks_nobody(notebook: Notebook) -> None:
         assert out == [["ok", "ok"]]
         """
     )
+
+
+def test_a_widget_of_a_rank_is_a_line_that_says_where_widgets_work(notebook: Notebook) -> None:
+    pytest.importorskip("ipywidgets")
+    run = notebook.run(
+        """
+        %%distributed --gpus 2
+        from ipywidgets import IntSlider
+        from IPython.display import display
+        display(IntSlider(3))
+        """
+    )
+    assert run.status == "ok"
+    shown = [m["data"] for m in run.of_type("display_data")]
+    assert any(
+        "[0-1] IntSlider(value=3)  (widgets work" in plain(data["text/plain"]) for data in shown
+    )
+    assert not any("widget-view" in str(data) for data in shown)
+
+
+def test_displays_of_ranks_merge_part_and_are_updated_in_place(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        %%distributed --gpus 3
+        from IPython.display import display, HTML
+        print("before")
+        handle = display(HTML("<b>same</b>"), display_id=True)
+        print("after")
+        """
+    )
+    assert run.status == "ok"
+    shown = [m for m in run.of_type("display_data") if "<b>same</b>" in str(m["data"])]
+    assert len(shown) == 1 and "[0-2]" in shown[0]["data"]["text/html"]
+    same = shown[0]["transient"]["display_id"]
+    assert plain(run.out) == "[0-2] before\n[0-2] after\n"
+    run = notebook.run(
+        """
+        %%distributed
+        import os
+        handle.update(HTML("<i>other</i>" if os.environ["RANK"] == "1" else "<b>new</b>"))
+        """
+    )
+    final: dict[str, str] = {}
+    for message in run.messages:
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            content = message["content"]
+            final[content["transient"]["display_id"]] = str(content["data"].get("text/html"))
+    assert "[0,2]" in final[same] and "<b>new</b>" in final[same], "an earlier cell's display"
+    others = [html for name, html in final.items() if name != same]
+    assert any("[1]" in html and "<i>other</i>" in html for html in others)
+
+
+def test_a_figure_keeps_its_png_and_its_size(notebook: Notebook) -> None:
+    pytest.importorskip("matplotlib")
+    run = notebook.run(
+        """
+        %%distributed --gpus 2
+        %config InlineBackend.figure_format = "retina"
+        import matplotlib.pyplot as plt
+        plt.figure(figsize=(2, 1)); plt.plot([0, 1])
+        import torch.distributed as dist
+        dist.init_process_group("gloo"); dist.barrier()
+        plt.show()
+        """
+    )
+    assert run.status == "ok"
+    (figure,) = [m for m in run.of_type("display_data") if "image/png" in m["data"]]
+    assert figure["metadata"]["image/png"]["width"] > 0
+    caption = run.of_type("display_data")[-2]
+    assert caption["data"]["text/plain"] == "[0-1]"
+
+
+def test_clear_output_of_one_rank_leaves_the_others_their_display(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        %%distributed --gpus 2
+        import os
+        from IPython.display import display, HTML, clear_output
+        display(HTML("<b>shared</b>"))
+        if os.environ["RANK"] == "0":
+            clear_output(wait=True)
+            display(HTML("<b>mine</b>"))
+        """
+    )
+    assert run.status == "ok"
+    final: dict[str, str] = {}
+    for message in run.messages:
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            content = message["content"]
+            final[content["transient"]["display_id"]] = str(content["data"].get("text/html"))
+    assert any("[1]" in html and "shared" in html for html in final.values())
+    assert any("[0]" in html and "mine" in html for html in final.values())
+    assert not run.of_type("clear_output")
