@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
-END_LIMIT_S = 5.0  # default for RunHandle.end
+END_LIMIT_S = 15.0  # default for RunHandle.end; a disk may take seconds for a commit
 WAIT_S = 0.05  # between looks for an answer that another thread may have taken
 
 

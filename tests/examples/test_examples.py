@@ -81,3 +81,13 @@ def test_examples_are_saved_without_outputs() -> None:
         notebook = json.loads(path.read_text())
         assert outputs(notebook) == [], f"{path.name}: clear its outputs before saving"
         assert notebook["metadata"]["kernelspec"]["name"] == "serverless-gpu"
+
+
+def test_tracking_shows_one_run_for_all_ranks_and_what_is_in_it(tmp_path: Path) -> None:
+    notebook = next(path for path in EXAMPLES if path.stem == "06_tracking")
+    text = "\n".join(text_of(o) for o in outputs(execute(notebook, tmp_path)))
+    assert "one run for all ranks: True" in text
+    assert "FINISHED {'lr': '0.1', 'batch': '64'} 20 losses of rank 3" in text
+    assert "called with lr=0.1" in text
+    assert "['serverless_gpu', 'source.py']" in text
+    assert re.search(r"0\.01 \d\.\d+\n0\.1 0\.\d+", text)
