@@ -86,12 +86,19 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
     return pool.begin_call(std::move(request));
 }
 
+py::dict memory_end(const MemoryEnd& end) {
+    constexpr const char* kNames[] = {"unknown", "no", "likely", "yes"};
+    return py::dict("verdict"_a = kNames[static_cast<std::size_t>(end.verdict)],
+                    "limit"_a = end.limit, "peak"_a = end.peak);
+}
+
 py::list outcomes(CallTicket& ticket) {
     py::list list;
     for (RankOutcome& o : ticket.take_outcomes()) {
         py::dict d("rank"_a = o.rank, "child"_a = o.child, "pid"_a = o.pid,
                    "state"_a = name_of(o.state), "consequence"_a = o.consequence,
                    "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
+                   "memory"_a = memory_end(o.memory),
                    "frames"_a = bytes_list(o.frames), "fd"_a = o.buffer.release());
         list.append(std::move(d));
     }

@@ -20,6 +20,7 @@ struct GuardPacket {
     Kind kind = Kind::quit;
     std::int32_t pid = 0;
     std::int32_t number = 0;
+    std::int32_t peak_mib = 0;  // of exited: the most memory that the process has held
 };
 
 }  // namespace sgpu

@@ -46,6 +46,7 @@ std::optional<std::string> content_of(Message& message) {
 void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket) {
     const auto now = Clock::now();
     const CallId id = ticket->id();
+    if (!call_runs()) memory_seen_ = memory_.count();
     const auto [at, made] = calls_.try_emplace(id, std::move(request), ticket, now);
     RunningCall& call = at->second;
     std::set<int> members;
@@ -75,6 +76,11 @@ void PoolThread::begin_call(CallRequest request, const std::shared_ptr<CallTicke
     call.request.buffer.reset();
     call.view_due = now;
     calls_to_drop_ = true;
+}
+
+bool PoolThread::call_runs() const {
+    return std::any_of(calls_.begin(), calls_.end(),
+                       [](const auto& entry) { return !entry.second.reported; });
 }
 
 void PoolThread::stop(CallId id) {
@@ -224,10 +230,14 @@ void PoolThread::finish_if_over(CallId id, RunningCall& call) {
         log.rest();
     }
     logs_.set_size(id, logged);
+    const bool failed = call.state.cause() == EndCause::failure;
+    const auto memory = failed ? memory_.verdict(memory_seen_, memory_.count()) : OutOfMemory::no;
     for (std::size_t i = 0; i < call.outcomes.size(); ++i) {
         const Call::Rank& rank = call.state.ranks()[i];
         call.outcomes[i].state = rank.state;
         call.outcomes[i].consequence = rank.consequence;
+        if (rank.state == RankState::raised && memory == OutOfMemory::yes)
+            call.outcomes[i].memory = {.verdict = memory, .limit = memory_.limit(), .peak = 0};
         call.outcomes[i].seconds =
             std::chrono::duration<double>(rank.at - call.state.started()).count();
     }

@@ -7,7 +7,8 @@ namespace sgpu {
 namespace {
 
 constexpr std::chrono::seconds kRetireGrace{2};  // for a rank's atexit handlers
-constexpr std::chrono::seconds kSparePause{1};   // else spares that die at their start keep us busy
+constexpr std::uint64_t kMebibyte = 1024ULL * 1024;
+constexpr std::chrono::seconds kSparePause{1};  // else spares that die at their start keep us busy
 
 }  // namespace
 
@@ -18,7 +19,9 @@ void PoolThread::read_guard() {
         GuardPacket news;
         if (packet->bytes.size() != sizeof news) return guard_lost();
         std::copy_n(packet->bytes.data(), sizeof news, reinterpret_cast<char*>(&news));
-        if (news.kind == GuardPacket::Kind::exited) exited(news.pid, news.number);
+        if (news.kind == GuardPacket::Kind::exited)
+            exited(news.pid,
+                   {true, news.number, static_cast<std::uint64_t>(news.peak_mib) * kMebibyte});
         if (news.kind == GuardPacket::Kind::started) {
             const std::lock_guard lock(pool_.mutex_);
             pool_.pids_.fork_server = news.pid;
@@ -38,26 +41,26 @@ void PoolThread::all_lost() {
     fork_server_up_ = false;
     std::vector<ChildId> lost;
     for (const auto& [id, child] : children_) lost.push_back(id);
-    for (const ChildId id : lost) died(id, 0, false);
+    for (const ChildId id : lost) died(id, {});
     for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
 }
 
 void PoolThread::never_forked(const std::vector<ChildId>& ids) {
-    for (const ChildId id : ids) died(id, 0, false);
+    for (const ChildId id : ids) died(id, {});
 }
 
-void PoolThread::exited(pid_t pid, int status) {
+void PoolThread::exited(pid_t pid, const Exit& exit) {
     const auto found = by_pid_.find(pid);
     if (found != by_pid_.end()) {
-        died(found->second, status, true);
+        died(found->second, exit);
         return;
     }
     // Kept only while it can be a rank whose pid we are about to learn; else it is an orphan's end,
     // and its pid may come back as a rank's.
-    if (forks_under_way_ > 0) early_exits_[pid] = status;
+    if (forks_under_way_ > 0) early_exits_[pid] = exit;
 }
 
-void PoolThread::died(ChildId id, int status, bool exit_known) {
+void PoolThread::died(ChildId id, const Exit& exit) {
     const auto found = children_.find(id);
     if (found == children_.end()) return;
     Child& child = found->second;
@@ -68,8 +71,9 @@ void PoolThread::died(ChildId id, int status, bool exit_known) {
     for (OutputPipe& pipe : child.pipes) pipe.drain();
     settle(id, child, Marks::ignore);
     RankOutcome outcome;
-    outcome.status = status;
-    outcome.exit_known = exit_known;
+    outcome.status = exit.status;
+    outcome.exit_known = exit.known;
+    outcome.memory = memory_end(child, exit);
     rank_ended(child, RankState::died, std::move(outcome), Clock::now());
     if (child.hello) child.hello->answer(id, std::nullopt);
     for (auto& [token, query] : child.queries) query->answer(id, std::nullopt);
@@ -84,6 +88,16 @@ void PoolThread::died(ChildId id, int status, bool exit_known) {
     std::erase(ordered_, id);
     children_.erase(found);
     calls_to_drop_ = true;
+}
+
+// Each process that the system ended for want of memory explains one death, no more.
+MemoryEnd PoolThread::memory_end(const Child& child, const Exit& exit) {
+    MemoryEnd end{.verdict = OutOfMemory::no, .limit = 0, .peak = exit.peak};
+    if (!exit.killed() || child.killed) return end;
+    end.verdict = memory_.verdict(memory_seen_, memory_.count());
+    end.limit = memory_.limit();
+    if (end.verdict == OutOfMemory::yes) ++*memory_seen_;
+    return end;
 }
 
 void PoolThread::retire(const std::vector<ChildId>& ids) {
@@ -109,10 +123,15 @@ void PoolThread::kill(const std::vector<ChildId>& ids) {
         const auto found = children_.find(id);
         if (found == children_.end()) continue;
         if (found->second.state == Child::State::alive)
-            tell_guard({GuardPacket::Kind::kill_tree, found->second.pid, 0});
+            kill_tree(found->second);
         else
             never_forked({id});
     }
+}
+
+void PoolThread::kill_tree(Child& child) {
+    child.killed = true;
+    tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
 }
 
 void PoolThread::tell_guard(GuardPacket packet, int fd) {

@@ -96,11 +96,9 @@ void PoolThread::start_service(ChildId id, std::string entry, std::string config
 }
 
 void PoolThread::refill() {
-    const bool busy = std::any_of(calls_.begin(), calls_.end(),
-                                  [](const auto& entry) { return !entry.second.reported; });
     if (refill_at_ && Clock::now() >= *refill_at_) refill_at_.reset();
     // While a call runs the machine is the user's; spares wait.
-    if (!fork_server_up_ || busy || forks_under_way_ > 0 || refill_at_) return;
+    if (!fork_server_up_ || call_runs() || forks_under_way_ > 0 || refill_at_) return;
     std::vector<ChildId> ids;
     {
         const std::lock_guard lock(pool_.mutex_);

@@ -1,7 +1,10 @@
 // pool_state.h: what the pool's thread keeps of each process and of each call.
 #pragma once
 
+#include <sys/wait.h>
+
 #include <array>
+#include <csignal>
 #include <deque>
 #include <map>
 #include <memory>
@@ -14,6 +17,15 @@
 #include "runtime/rank_pool.h"
 
 namespace sgpu {
+
+// How a process ended, as far as the guard could tell.
+struct Exit {
+    bool known = false;      // false: it never ran, or nobody was there to reap it
+    int status = 0;          // wait status
+    std::uint64_t peak = 0;  // bytes of memory that it has held at most
+
+    bool killed() const { return known && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL; }
+};
 
 // One process below the guard, from the order to fork it until its end is settled.
 //
@@ -44,6 +56,7 @@ struct Child {
     CallId call = 0;             // the last call it was given
     std::size_t index = 0;       // its place in that call
     bool retired = false;        // its owner asks no more about it
+    bool killed = false;         // by us: nobody else is to be blamed
     std::optional<Clock::time_point> retire_by;
     std::shared_ptr<QueryTicket> hello;
     std::map<std::uint64_t, std::shared_ptr<QueryTicket>> queries;  // by token

@@ -62,8 +62,10 @@ private:
     void guard_lost();
     void all_lost();
     void never_forked(const std::vector<ChildId>& ids);
-    void exited(pid_t pid, int status);
-    void died(ChildId id, int status, bool exit_known);
+    void exited(pid_t pid, const Exit& exit);
+    void died(ChildId id, const Exit& exit);
+    MemoryEnd memory_end(const Child& child, const Exit& exit);
+    void kill_tree(Child& child);
     void tell_guard(GuardPacket packet, int fd = -1);
     void trouble(const std::string& what, bool broken);
 
@@ -88,6 +90,7 @@ private:
     void rank_ended(Child& child, RankState how, RankOutcome outcome, Clock::time_point at);
     void update_view(RunningCall& call);
     void drop_old_calls();
+    bool call_runs() const;
     RunningCall* call_of(const Child& child);
 
     RankPool& pool_;
@@ -100,8 +103,8 @@ private:
 
     std::map<ChildId, Child> children_;
     std::map<pid_t, ChildId> by_pid_;
-    std::map<pid_t, int> early_exits_;  // reaped before the fork server told us the pid
-    std::deque<ChildId> ordered_;       // to be forked
+    std::map<pid_t, Exit> early_exits_;  // reaped before the fork server told us the pid
+    std::deque<ChildId> ordered_;        // to be forked
     int forks_under_way_ = 0;
     int spare_target_ = 0;
     std::optional<Clock::time_point> refill_at_;  // after a spare died that nobody had used
@@ -110,6 +113,8 @@ private:
     bool calls_to_drop_ = false;  // perhaps
     CallLogs logs_;
     Clock::time_point pipes_rest_until_{};
+    MemoryWatch memory_;
+    std::optional<std::uint64_t> memory_seen_;  // what it counted, less what has explained a death
 };
 
 }  // namespace sgpu

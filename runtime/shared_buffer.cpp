@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/memory_watch.h"
+
 namespace sgpu {
 namespace {
 
@@ -41,6 +43,14 @@ std::vector<Chunk> lay_out(std::span<const BufferParts> buffers, SharedBuffer& s
         shared.size = round_up(at);
     }
     return chunks;
+}
+
+// The error of the call that has just failed, with the limit that may be behind it.
+Error refused(const std::string& doing) {
+    Error error = os_error(doing);
+    if (error.os_errno == EMFILE) error.message += " (ulimit -n)";
+    if (error.os_errno == EFBIG) error.message += " (ulimit -f)";
+    return error;
 }
 
 // Returns 0 or an errno. pwrite, not memcpy into a mapping: it fills whole pages without zeroing
@@ -92,12 +102,16 @@ Result<SharedBuffer> share(std::span<const BufferParts> buffers, int threads,
                            const std::function<bool()>& go_on) {
     SharedBuffer shared;
     const std::vector<Chunk> chunks = lay_out(buffers, shared);
+    std::uint64_t bytes = 0;
+    for (const Chunk& chunk : chunks) bytes += chunk.size;
+    // Without room the system would not refuse: it would kill the largest process, the notebook's.
+    if (auto lack = lack_of_memory(bytes)) return std::move(*lack);
     shared.fd.reset(::memfd_create("sgpu", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!shared.fd) return os_error("create shared memory");
+    if (!shared.fd) return refused("create shared memory");
     if (::ftruncate(shared.fd.get(), static_cast<off_t>(shared.size)) != 0)
-        return os_error("reserve " + std::to_string(shared.size) + " bytes of shared memory");
+        return refused("reserve " + std::to_string(shared.size) + " bytes of shared memory");
     errno = write_all(shared.fd.get(), chunks, threads, go_on);
-    if (errno != 0) return os_error("write " + std::to_string(shared.size) + " shared bytes");
+    if (errno != 0) return refused("write " + std::to_string(shared.size) + " shared bytes");
     constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     if (::fcntl(shared.fd.get(), F_ADD_SEALS, kSeals) != 0) return os_error("seal shared memory");
     return shared;

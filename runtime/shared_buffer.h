@@ -39,8 +39,8 @@ struct SharedBuffer {
 // seals it. Blocks for as long as copying takes (about 0.3 s a GB and thread).
 // `go_on` is asked by the caller's thread between pieces of a few milliseconds; false ends the
 // copy. Errors: Errc::os_failure (ENOSPC or ENOMEM: no memory for the copy; EMFILE: out of
-// descriptors; ECANCELED: `go_on` said no). REQUIRES: threads >= 1; the buffers stay valid and
-// unchanged during the call. Threads: any.
+// descriptors; EFBIG: files may not be that large; ECANCELED: `go_on` said no).
+// REQUIRES: threads >= 1; the buffers stay valid and unchanged during the call. Threads: any.
 Result<SharedBuffer> share(
     std::span<const BufferParts> buffers, int threads,
     const std::function<bool()>& go_on = [] { return true; });

@@ -9,6 +9,7 @@
 
 #include "runtime/call.h"
 #include "runtime/event_fd.h"
+#include "runtime/memory_watch.h"
 #include "runtime/output_mux.h"
 #include "runtime/unique_fd.h"
 #include "runtime/wire.h"
@@ -26,6 +27,7 @@ struct RankOutcome {
     bool consequence = false;
     int status = 0;           // wait status, if it died
     bool exit_known = false;  // false: it was given up, or its guard died
+    MemoryEnd memory;         // if it died; also if it raised, while memory ran out elsewhere
     double seconds = 0;       // from the call's begin to its end, or to when it raised
     std::vector<std::string> frames;
     UniqueFd buffer;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .errors import (
     build_timeout,
     capture_failure,
     format_ranks,
+    pressure,
 )
 from .errors.failure import Link
 from .stops import CallInterrupted
@@ -103,7 +105,7 @@ class _Reports:
         if one["state"] == "returned":
             self.values[rank] = loaded
         elif not (consequence and (_is_abort(loaded) or _by_a_peer(loaded))):
-            self.failures[rank] = loaded
+            self.failures[rank] = _advised(loaded, one["memory"])
             self._ends.append(_End(rank, seconds, consequence, _by_a_peer(loaded)))
 
     def first(self) -> int | None:
@@ -164,12 +166,26 @@ def _of_communication(link: Link) -> bool:
 
 
 def _death(one: dict[str, Any]) -> RankDeath:
-    code = one["status"]
+    code, memory = one["status"], one["memory"]
     if not one["exit_known"]:
         return RankDeath(one["pid"], signal=signal.SIGKILL)
-    if os.WIFSIGNALED(code):
-        return RankDeath(one["pid"], signal=os.WTERMSIG(code))
-    return RankDeath(one["pid"], exit_code=os.waitstatus_to_exitcode(code))
+    if not os.WIFSIGNALED(code):
+        return RankDeath(one["pid"], exit_code=os.waitstatus_to_exitcode(code))
+    return RankDeath(
+        one["pid"],
+        signal=os.WTERMSIG(code),
+        out_of_memory={"yes": True, "no": False}.get(memory["verdict"]),
+        machine_out_of_memory=memory["verdict"] == "likely",
+        memory_limit=memory["limit"],
+        memory_peak=memory["peak"],
+        limits=pressure.Limits.now(),
+    )
+
+
+def _advised(failure: RankFailure, memory: dict[str, Any]) -> RankFailure:
+    out = memory["verdict"] == "yes"
+    advice = pressure.of_failure(failure, pressure.Limits.now(), out, memory["limit"])
+    return dataclasses.replace(failure, advice=advice) if advice else failure
 
 
 def _error(

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -160,9 +161,11 @@ void reap_children(Setup& setup) {
             kill_what_a_rank_left(setup);
         }
         int status = 0;
-        if (::waitpid(pid, &status, 0) != pid) continue;
+        rusage usage{};
+        if (::wait4(pid, &status, 0, &usage) != pid) continue;
         setup.lingering->remove(pid);
-        tell_pool(setup, {GuardPacket::Kind::exited, pid, status});
+        const auto peak_mib = static_cast<std::int32_t>(usage.ru_maxrss / 1024);
+        tell_pool(setup, {GuardPacket::Kind::exited, pid, status, peak_mib});
     }
 }
 

@@ -130,6 +130,7 @@ def _message(
         lines += [death.advice()] if death.advice() else []
     else:
         lines += [first_line(first, failure)]
+        lines += [failure.advice] if failure.advice else []
     rest = [*_others(failures, deaths, first), *_stopped(failures, deaths, results, world_size)]
     return "\n".join([*lines, *([", ".join(rest)] if rest else []), *_finished(results)])
 

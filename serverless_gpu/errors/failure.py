@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from . import pressure
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -51,6 +53,7 @@ class RankFailure:
     traceback: the text Python would print, from the first frame of the user on; up to 64 KB.
     cause: the pickled pair (type, exception), or (type, None), or None, by what could be pickled.
     chain: the exception with its causes and contexts, oldest first.
+    advice: one sentence of the notebook's on what to do, or nothing.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class RankFailure:
     traceback: str = ""
     cause: bytes | None = None
     chain: tuple[Link, ...] = ()
+    advice: str = ""
 
     def load_cause(self) -> tuple[type[BaseException] | None, BaseException | None]:
         """Type and exception as far as this process can load them."""
@@ -109,13 +113,21 @@ class RankException(Exception):
 class RankDeath:
     """The end of a rank's process while it worked for a call.
 
-    Either signal (its number) or exit_code is set. out_of_memory: None if it is not known.
+    Either signal (its number) or exit_code is set.
+    out_of_memory: whether the system killed it for want of memory; None if that is not known.
+    machine_out_of_memory: the system killed some process of the machine at that time.
+    memory_limit, memory_peak: of its cgroup, and what it held at most, in bytes; 0: not known.
+    limits: those that it had.
     """
 
     pid: int
     signal: int | None = None
     exit_code: int | None = None
     out_of_memory: bool | None = None
+    machine_out_of_memory: bool = False
+    memory_limit: int = 0
+    memory_peak: int = 0
+    limits: pressure.Limits = pressure.Limits()
 
     @property
     def signal_name(self) -> str | None:
@@ -132,19 +144,38 @@ class RankDeath:
         if self.signal is None:
             return f"(pid {self.pid}) ended with exit code {self.exit_code}"
         text = f"(pid {self.pid}) was killed by {self.signal_name}"
-        return text + (": out of memory" if self.out_of_memory else "")
+        if not self.out_of_memory:
+            return text
+        facts = []
+        if self.memory_limit:
+            facts.append(f"cgroup limit {pressure.size(self.memory_limit)}")
+        if self.memory_peak:
+            facts.append(f"the rank held up to {pressure.size(self.memory_peak)}")
+        return f"{text}: the system was out of memory" + (f" ({'; '.join(facts)})" if facts else "")
 
     def advice(self) -> str:
         """One sentence on what to do, or nothing."""
         if self.signal is None:
             return "It left by os._exit, or a library ended the process: see the rank's output."
-        if self.signal == signal.SIGKILL and self.out_of_memory:
-            return "Use less memory per rank: a smaller batch, fewer ranks, or fewer workers."
-        if self.signal == signal.SIGKILL and self.out_of_memory is None:
-            return "If nobody sent it, memory ran out: try a smaller batch, or see dmesg."
+        if self.signal == signal.SIGKILL:
+            return self._advice_on_a_kill()
+        if special := pressure.of_death(self.signal, self.limits):
+            return special
         if self.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT):
             return "Native code failed (a C extension, CUDA, NCCL): see the rank's output."
         return ""
+
+    def _advice_on_a_kill(self) -> str:
+        if self.out_of_memory:
+            return "Use less memory per rank: a smaller batch, fewer ranks, or fewer workers."
+        if self.machine_out_of_memory:
+            return (
+                "The machine ran out of memory meanwhile: most likely it was that (dmesg names "
+                "whom it killed). Try a smaller batch, fewer ranks, or fewer workers."
+            )
+        if self.out_of_memory is None:
+            return "If nobody sent it, memory ran out: try a smaller batch, or see dmesg."
+        return "Somebody sent it: kill -9, a job scheduler, or an administrator."
 
 
 def first_line(rank: int, failure: RankFailure) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serverless_gpu import serialize
+from serverless_gpu.errors.pressure import Limits
 from serverless_gpu.errors import (
     AcceleratorMismatchError,
     DistributedTimeoutError,
@@ -194,11 +195,26 @@ def test_stopped_ranks_are_named() -> None:
     ("death", "text"),
     [
         (RankDeath(12, signal=signal.SIGSEGV), "rank 1 (pid 12) was killed by SIGSEGV"),
-        (RankDeath(12, signal=9, out_of_memory=True), "was killed by SIGKILL: out of memory"),
+        (
+            RankDeath(
+                12, signal=9, out_of_memory=True, memory_limit=2 << 30, memory_peak=300 << 20
+            ),
+            "was killed by SIGKILL: the system was out of memory "
+            "(cgroup limit 2.0 GiB; the rank held up to 300 MiB)",
+        ),
+        (RankDeath(12, signal=9, machine_out_of_memory=True), "The machine ran out of memory"),
+        (
+            RankDeath(12, signal=signal.SIGBUS, limits=Limits(shm=64 << 20)),
+            "/dev/shm holds 64 MiB. In a container, start it with --shm-size=8g",
+        ),
+        (
+            RankDeath(12, signal=signal.SIGABRT, limits=Limits(memory=4 << 30)),
+            "A process may have 4.0 GiB of address space (ulimit -v, ulimit -d)",
+        ),
         (RankDeath(12, signal=9), "memory ran out"),
         (RankDeath(12, exit_code=3), "rank 1 (pid 12) ended with exit code 3"),
     ],
-    ids=["crash", "known OOM", "SIGKILL", "exit"],
+    ids=["crash", "known OOM", "likely OOM", "no shm", "ulimit -v", "SIGKILL", "exit"],
 )
 def test_a_death_says_how(death: RankDeath, text: str) -> None:
     error = build_error({}, {1: death}, {}, 1, 2)

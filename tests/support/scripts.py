@@ -25,13 +25,13 @@ _MARK = "SERVERLESS_GPU_TEST_MARK"
 class Script:
     """A running script. Its lines are read as they come; stderr goes with stdout."""
 
-    def __init__(self, path: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, env: Mapping[str, str], before: str = "") -> None:
         self.mark = uuid.uuid4().hex
         python_path = os.pathsep.join(
             filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")])
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(path)],
+            [*_shell(before), sys.executable, "-u", str(path)],
             env={**os.environ, "PYTHONPATH": python_path, **env, _MARK: self.mark},
             cwd=path.parent,
             stdin=subprocess.DEVNULL,
@@ -125,12 +125,19 @@ def wait_until_none(mark: str, timeout: float = 10.0) -> list[int]:
     return left
 
 
+def _shell(before: str) -> list[str]:
+    return ["sh", "-e", "-c", f'{before}\nexec "$@"', "sh"] if before else []
+
+
 @contextmanager
-def running(code: str, folder: Path, **env: str) -> Iterator[Script]:
-    """Starts `code` as script.py in `folder`; at the end of the block none of it is left."""
+def running(code: str, folder: Path, before: str = "", **env: str) -> Iterator[Script]:
+    """Starts `code` as script.py in `folder`; at the end of the block none of it is left.
+
+    before: shell commands whose effect the script inherits, such as ``ulimit -n 64``.
+    """
     path = folder / "script.py"
     path.write_text(textwrap.dedent(code))
-    script = Script(path, env)
+    script = Script(path, env, before)
     try:
         yield script
     finally:
@@ -143,8 +150,8 @@ def running(code: str, folder: Path, **env: str) -> Iterator[Script]:
         assert not left, f"{len(left)} processes outlived the script"
 
 
-def run(code: str, folder: Path, timeout: float = PATIENCE, **env: str) -> Script:
+def run(code: str, folder: Path, timeout: float = PATIENCE, before: str = "", **env: str) -> Script:
     """Runs `code` to its end."""
-    with running(code, folder, **env) as script:
+    with running(code, folder, before, **env) as script:
         script.finish(timeout)
     return script
