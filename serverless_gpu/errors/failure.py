@@ -127,7 +127,7 @@ class RankDeath:
     machine_out_of_memory: bool = False
     memory_limit: int = 0
     memory_peak: int = 0
-    limits: pressure.Limits = pressure.Limits()
+    limits: pressure.Limits = pressure.NO_LIMITS
 
     @property
     def signal_name(self) -> str | None:

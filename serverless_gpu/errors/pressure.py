@@ -58,6 +58,9 @@ class Limits:
         )
 
 
+NO_LIMITS = Limits()
+
+
 def size(count: int) -> str:
     """``1.7 GiB`` or ``300 MiB``."""
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"

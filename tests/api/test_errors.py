@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from serverless_gpu import serialize
-from serverless_gpu.errors.pressure import Limits
 from serverless_gpu.errors import (
     AcceleratorMismatchError,
     DistributedTimeoutError,
@@ -29,6 +28,7 @@ from serverless_gpu.errors import (
     capture_failure,
     format_ranks,
 )
+from serverless_gpu.errors.pressure import Limits
 
 
 def failure(error: BaseException) -> RankFailure:
