@@ -140,7 +140,7 @@ void bind_tickets(py::module_& m) {
         .def(
             "wait",
             [](const CallTicket& t, std::optional<double> seconds) {
-                return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+                return wait_for_end(t, to_ms(seconds));
             },
             "seconds"_a = py::none(),
             "True once all ranks have ended, False after `seconds`. KeyboardInterrupt leaves the "
@@ -151,7 +151,7 @@ void bind_tickets(py::module_& m) {
         .def(
             "wait",
             [](const QueryTicket& t, std::optional<double> seconds) {
-                return wait_readable_or_signal(t.done_fd(), to_ms(seconds));
+                return wait_for_end(t, to_ms(seconds));
             },
             "seconds"_a = py::none())
         .def("answers", &QueryTicket::answers, "Child to its answer; None if it ended before.");

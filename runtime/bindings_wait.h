@@ -50,4 +50,18 @@ inline bool wait_readable_or_signal(int fd, std::optional<std::chrono::milliseco
     }
 }
 
+// The same for a ticket, which has no descriptor if there was none left for it: then it is looked
+// at again and again.
+template <class Ticket>
+bool wait_for_end(const Ticket& ticket, std::optional<std::chrono::milliseconds> limit) {
+    if (ticket.done_fd() >= 0) return wait_readable_or_signal(ticket.done_fd(), limit);
+    constexpr std::chrono::milliseconds kLook{20};
+    const auto begin = std::chrono::steady_clock::now();
+    while (!ticket.done()) {
+        if (limit && std::chrono::steady_clock::now() - begin >= *limit) return false;
+        wait_readable_or_signal(-1, kLook);
+    }
+    return true;
+}
+
 }  // namespace sgpu

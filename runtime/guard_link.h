@@ -14,7 +14,7 @@ struct GuardPacket {
         kill_tree,   // pool -> guard: end `pid` and all below it
         let_linger,  // pool -> guard: at the end, `pid` may live `number` ms longer than the rest
         start_fork_server,  // pool -> guard: carries the fork server's end of the control socket
-        started,            // guard -> pool: a fork server runs as `pid`
+        started,            // guard -> pool: a fork server runs as `pid`; -1: `number` is errno
         exited,             // guard -> pool: child `pid` was reaped with wait status `number`
     };
     Kind kind = Kind::quit;

@@ -1,5 +1,6 @@
 // pool_children.cpp: the pool's processes: what the guard says of them, and how they end.
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/pool_thread.h"
 
@@ -22,7 +23,12 @@ void PoolThread::read_guard() {
         if (news.kind == GuardPacket::Kind::exited)
             exited(news.pid,
                    {true, news.number, static_cast<std::uint64_t>(news.peak_mib) * kMebibyte});
-        if (news.kind == GuardPacket::Kind::started) {
+        if (news.kind == GuardPacket::Kind::started && news.pid < 0) {
+            fork_server_refused_ = true;
+            trouble(std::string("no fork server can be started (") + std::strerror(news.number) +
+                        "): see ulimit -u, and pids.max of the cgroup",
+                    false);
+        } else if (news.kind == GuardPacket::Kind::started) {
             const std::lock_guard lock(pool_.mutex_);
             pool_.pids_.fork_server = news.pid;
         }

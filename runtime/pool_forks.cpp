@@ -1,8 +1,12 @@
 // pool_forks.cpp: the fork server, what is ordered from it, and what it says.
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
+#include <iterator>
 #include <random>
 
 #include "runtime/pool_thread.h"
@@ -12,6 +16,7 @@ namespace {
 
 constexpr int kPipeSize = 256 * 1024;
 constexpr std::size_t kFdsPerChild = 3;
+constexpr std::int64_t kKeptForTheNotebook = 32;
 constexpr std::size_t kForksPerOrder = 32;  // all their descriptors go in one packet
 constexpr int kMaxOrders = 3;               // fork servers that may die of one child
 
@@ -36,6 +41,29 @@ std::optional<Error> open_channels(Child& child) {
     child.socket = std::move(pair.value().first);
     child.ends.push_back(std::move(pair.value().second));
     return std::nullopt;
+}
+
+std::uint64_t descriptor_limit() {
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+}
+
+std::string out_of_descriptors() {
+    return "the notebook is out of file descriptors (ulimit -n is " +
+           std::to_string(descriptor_limit()) + " and each rank takes " +
+           std::to_string(kFdsPerChild) + "): raise it with resource.setrlimit, or use fewer ranks";
+}
+
+// How many spares may be made so that the notebook still has descriptors for its own work.
+int affordable_spares() {
+    std::error_code ignored;
+    const std::filesystem::directory_iterator open("/proc/self/fd", ignored);
+    if (ignored) return 0;  // no descriptor for that either
+    const auto used = std::distance(begin(open), end(open)) + kKeptForTheNotebook;
+    const auto limit = static_cast<std::int64_t>(descriptor_limit());
+    // Until it is forked, a child's own ends are ours too.
+    return static_cast<int>(std::max<std::int64_t>(0, limit - used) /
+                            static_cast<std::int64_t>(2 * kFdsPerChild));
 }
 
 ChildId child_of(const std::string& text) {
@@ -75,7 +103,7 @@ void PoolThread::order_service_or_rank(ChildId id, Child child) {
     children_[id] = std::move(child);
     ordered_.push_back(id);
     if (!error) return;
-    trouble(error->message, false);
+    trouble(error->os_errno == EMFILE ? out_of_descriptors() : error->message, false);
     never_forked({id});
 }
 
@@ -102,7 +130,11 @@ void PoolThread::refill() {
     std::vector<ChildId> ids;
     {
         const std::lock_guard lock(pool_.mutex_);
-        while (static_cast<int>(pool_.spares_.size()) < spare_target_) {
+        const int there = static_cast<int>(pool_.spares_.size());
+        if (there >= spare_target_) return;
+        const int wanted = std::min(spare_target_, there + affordable_spares());
+        // Looked at again when a rank has ended.
+        while (static_cast<int>(pool_.spares_.size()) < wanted) {
             ids.push_back(pool_.next_child_);
             pool_.spares_.push_back(pool_.next_child_++);
         }
@@ -162,6 +194,8 @@ void PoolThread::read_control() {
             for (auto& waiter : std::exchange(ready_waiters_, {}))
                 waiter->answer(0, fork_server_times_);
         }
+        if (news.contains("error") && news["error"].is_string())
+            trouble(news["error"].get<std::string>(), false);
         if (!news.contains("forked")) continue;
         forks_under_way_ = std::max(0, forks_under_way_ - 1);
         for (const auto& [id, pid] : news["forked"].items())
@@ -172,7 +206,7 @@ void PoolThread::read_control() {
 
 void PoolThread::fork_server_lost() {
     control_.reset();
-    trouble("the fork server ended", false);
+    if (!std::exchange(fork_server_refused_, false)) trouble("the fork server ended", false);
     for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
     std::vector<ChildId> lost;
     if (fork_server_up_) {

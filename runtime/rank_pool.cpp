@@ -40,6 +40,8 @@ void finish_as_lost(const CallRequest& request, CallTicket& ticket) {
 
 Result<std::unique_ptr<RankPool>> RankPool::start(const PoolOptions& options) {
     std::unique_ptr<RankPool> pool(new RankPool);
+    if (pool->posted_ready_.fd() < 0 || pool->output_ready_.fd() < 0)
+        return os_error("descriptors of the pool");
     pool->notebook_ = ::getpid();
     auto folder = make_private_folder();
     if (!folder) return folder.error();

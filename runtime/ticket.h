@@ -45,7 +45,8 @@ struct CallView {
 // A call under way. Two owners: the caller, who may give up waiting, and the pool's thread, which
 // fills it in; hence shared_ptr.
 //
-// Threads: any. done_fd() becomes readable, and stays so, once all ranks have ended.
+// Threads: any. done_fd() becomes readable, and stays so, once all ranks have ended. It is -1 if
+// the process was out of descriptors; then there is only done().
 class CallTicket {
 public:
     explicit CallTicket(CallId id) : id_(id) {}
@@ -99,6 +100,10 @@ public:
     }
 
     int done_fd() const { return done_.fd(); }
+    bool done() const {
+        const std::lock_guard lock(mutex_);
+        return answers_.size() >= expected_;
+    }
     std::map<ChildId, std::optional<std::string>> answers() const {
         const std::lock_guard lock(mutex_);
         return answers_;

@@ -211,7 +211,8 @@ def _error(
     death = reports.deaths.get(first)
     if death is not None and (owner.core.broken or not death.pid):
         why = owner.why_dead() or "out of processes"
-        return pool.PoolError(f"rank {first} could not run: {why}. The next call starts anew")
+        anew = ". The next call starts anew" if owner.core.broken else ""
+        return pool.PoolError(f"rank {first} could not run: {why}{anew}")
     return build_error(reports.failures, reports.deaths, reports.values, first, world)
 
 

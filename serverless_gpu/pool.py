@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
+import resource
 import sys
 import threading
 import uuid
@@ -47,9 +49,11 @@ class Pool:
             self.core = _core.RankPool(
                 guard=_GUARD, fork_server=[sys.executable, "-c", _FORK_SERVER]
             )
-        except OSError as error:
-            raise PoolError(f"the rank processes could not be started: {error}") from error
-        self.output = output.Output(self.core)
+            self.output = output.Output(self.core)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be made
+            raise PoolError(
+                f"the rank processes could not be started: {error}{_limit_behind(error)}"
+            ) from error
         self._lock = threading.RLock()
         self._store: tuple[int, str] | None = None
         self._tracker_service: tuple[int, str] | None = None
@@ -129,6 +133,17 @@ class Pool:
         except OSError:
             last = []
         return f"{trouble}: {last[0]}" if trouble and last else trouble
+
+
+def _limit_behind(error: Exception) -> str:
+    """The limit that made the system refuse, in brackets, if one did."""
+    number = getattr(error, "errno", None)
+    if number == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f" (ulimit -n is {most}; raise it with resource.setrlimit)"
+    if number == errno.EAGAIN or isinstance(error, RuntimeError):
+        return " (see ulimit -u, and pids.max of the cgroup)"
+    return ""
 
 
 _pool: Pool | None = None

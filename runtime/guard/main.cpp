@@ -133,12 +133,12 @@ void drop_signals(int signal_fd) {
     ::_exit(127);
 }
 
-// If it cannot be forked, the pool sees the end of its control socket.
+// If it cannot be forked, the pool is told and sees the end of its control socket.
 void start_fork_server(Setup& setup, const UniqueFd& control) {
     const pid_t keeper = ::getpid();
     const pid_t pid = ::fork();
     if (pid == 0) exec_fork_server(setup, control.get(), keeper);
-    if (pid > 0) tell_pool(setup, {GuardPacket::Kind::started, pid, 0});
+    tell_pool(setup, {GuardPacket::Kind::started, pid, pid < 0 ? errno : 0});
 }
 
 // What a rank had started comes to us when the rank dies; what has a session of its own is no rank.

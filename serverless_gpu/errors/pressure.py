@@ -43,8 +43,8 @@ class Limits:
     def now(cls) -> Limits:
         """Those of this moment; what cannot be read counts as none."""
 
-        def soft(name: int) -> int:
-            limit = resource.getrlimit(name)[0]
+        def soft(name: int, which: int = 0) -> int:
+            limit = resource.getrlimit(name)[which]
             return 0 if limit == resource.RLIM_INFINITY else limit
 
         memory = [m for m in (soft(resource.RLIMIT_AS), soft(resource.RLIMIT_DATA)) if m]
@@ -53,9 +53,8 @@ class Limits:
             shm = place.f_frsize * place.f_blocks
         except OSError:
             shm = 0
-        return cls(
-            min(memory, default=0), soft(resource.RLIMIT_NOFILE), soft(resource.RLIMIT_NPROC), shm
-        )
+        files = soft(resource.RLIMIT_NOFILE, 1)  # ranks use the hard limit
+        return cls(min(memory, default=0), files, soft(resource.RLIMIT_NPROC), shm)
 
 
 NO_LIMITS = Limits()
@@ -91,15 +90,15 @@ def of_failure(failure: RankFailure, limits: Limits, out_of_memory: bool, memory
         return f"Shared memory is used up: {_more_shm(limits)}"
     if any(sign in text for sign in _NO_FILES):
         return (
-            f"A rank may open {limits.files} files (ulimit -n): raise that before the notebook "
-            "starts, or in it with resource.setrlimit and %distributed restart."
+            f"A rank may open {limits.files} files (ulimit -Hn): open fewer at a time, or raise "
+            "that before the notebook starts."
         )
     forked = "fork" in failure.traceback and any(sign in text for sign in _NO_PROCESSES)
     if forked or any(sign in text for sign in _NO_THREADS):
-        most = f"{limits.processes} processes (ulimit -u), or" if limits.processes else "what"
+        most = f" is {limits.processes}" if limits.processes else ""
         return (
-            f"Processes and threads are used up: there may be {most} the cgroup's pids.max "
-            "allows; use fewer workers, fewer ranks, or smaller OMP_NUM_THREADS."
+            f"Processes and threads are used up (ulimit -u{most}; see also the cgroup's pids.max): "
+            "use fewer workers, fewer ranks, or a smaller OMP_NUM_THREADS."
         )
     if any(sign in text for sign in _NO_MEMORY) and limits.memory:
         return _more_memory(limits)

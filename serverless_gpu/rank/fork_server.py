@@ -7,10 +7,13 @@ them in C++ whatever happens to this process.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import importlib
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -103,26 +106,57 @@ def fork_children(children: list[dict[str, Any]], fds: list[int], control: socke
     from . import process
 
     guard = os.getppid()
-    helper = os.fork()
+    try:
+        helper = os.fork()
+    except OSError as error:
+        refused = dict.fromkeys((str(child["id"]) for child in children), -1)
+        control.send(json.dumps({"forked": refused, "error": why_no_fork(error)}).encode())
+        return
     if helper:
         os.waitpid(helper, 0)
         return
-    pids = {}
+    pids: dict[str, int] = {}
+    answer: dict[str, Any] = {"forked": pids}
     for i, child in enumerate(children):
         mine = fds[i * FDS_PER_CHILD : (i + 1) * FDS_PER_CHILD]
         try:
+            if len(mine) < FDS_PER_CHILD:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
-        except OSError:
-            pid = -1  # out of processes: the pool says so for this child
+        except OSError as error:
+            pid = -1
+            answer["error"] = why_no_fork(error)
         if pid == 0:
             control.detach()
             process.main(child, mine, guard)
         pids[str(child["id"])] = pid
-    control.send(json.dumps({"forked": pids}).encode())
+    control.send(json.dumps(answer).encode())
     os._exit(0)
 
 
+def why_no_fork(error: OSError) -> str:
+    """For the user: the limit that a rank could not be forked for, and what to do."""
+    if error.errno == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"a rank needs file descriptors (ulimit -n is {most}): raise it, or use fewer ranks"
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    limit = "" if most == resource.RLIM_INFINITY else f" is {most}"
+    return (
+        f"no process can be made for a rank ({error.strerror}; ulimit -u{limit}, see also pids.max "
+        "of the cgroup): raise that, or use fewer ranks"
+    )
+
+
+def open_as_many_files_as_allowed() -> None:
+    """Here and in every rank: DataLoader workers hand tensors over as descriptors, and 1024 of
+    them, the usual soft limit, are soon used up."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
+    open_as_many_files_as_allowed()
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
     times = warm_up()

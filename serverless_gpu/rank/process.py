@@ -161,15 +161,19 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     faulthandler.register(DUMP_SIGNAL, file=dump_fd, all_threads=True, chain=True)
     children.adopt()
     _fresh_main()
-    agent = _core.RankAgent(
-        key=child["key"],
-        socket=SOCKET_FD,
-        guard=guard,
-        dump_signal=DUMP_SIGNAL,
-        dump_fd=dump_fd,
-        collectives=_waiting,
-        net=process_group.NET,
-    )
+    try:
+        agent = _core.RankAgent(
+            key=child["key"],
+            socket=SOCKET_FD,
+            guard=guard,
+            dump_signal=DUMP_SIGNAL,
+            dump_fd=dump_fd,
+            collectives=_waiting,
+            net=process_group.NET,
+        )
+    except RuntimeError as error:  # no thread can be made
+        print(f"this rank cannot start: {error} (see ulimit -u, and pids.max)", file=sys.stderr)
+        leave(1)
     process = RankProcess(agent)
     rank.current = process
     streams.install(agent)

@@ -9,26 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.support import cgroups, scripts
+from tests.support import cgroups, pressed
 
 pytestmark = pytest.mark.timeout(240)
 
-CPU = {"SERVERLESS_GPU_ACCELERATOR": "cpu", "SERVERLESS_GPU_MLFLOW": "off"}
-
-PREAMBLE = """
-import os, signal, sys
-from serverless_gpu import distributed, pool
-
-def attempt(name, call):
-    try:
-        print(name, call(), flush=True)
-    except Exception as error:
-        print(name, type(error).__name__, " | ".join(str(error).splitlines()), flush=True)
-
-@distributed(gpus=2)
-def fine():
-    return int(os.environ["RANK"])
-
+KILLS = """
 @distributed(gpus=2)
 def grow():
     held = []
@@ -48,7 +33,7 @@ def killed():
 
 def test_a_rank_that_the_system_killed_for_its_memory_is_named_so(tmp_path: Path) -> None:
     code = (
-        PREAMBLE
+        KILLS
         + """
 attempt("first", fine.distributed)
 attempt("grow", grow.distributed)
@@ -57,23 +42,20 @@ attempt("after", fine.distributed)
 """
     )
     with cgroups.limited("memory", 1500 << 20) as join:
-        script = scripts.run(code, tmp_path, before=join, **CPU)
-    lines = dict(line.split(" ", 1) for line in script.lines if " " in line)
-    assert lines["first"] == "[0, 1]", script.text
-    assert lines["grow"].startswith("RankDiedError rank 1 (pid "), script.text
+        lines = pressed.lines_of(code, tmp_path, before=join)
+    assert lines["first"] == "[0, 1]", lines
+    assert lines["grow"].startswith("RankDiedError rank 1 (pid "), lines
     assert (
         "was killed by SIGKILL: the system was out of memory (cgroup limit 1.5 GiB; the rank"
         in (lines["grow"])
     )
-    assert "Somebody sent it" in lines["killed"], script.text
+    assert "Somebody sent it" in lines["killed"], lines
     assert "memory" not in lines["killed"]
-    assert lines["after"] == "[0, 1]", script.text
+    assert lines["after"] == "[0, 1]", lines
 
 
 def test_a_worker_of_a_rank_that_the_system_killed_is_named_too(tmp_path: Path) -> None:
-    code = (
-        PREAMBLE
-        + """
+    code = """
 @distributed(gpus=2)
 def load():
     if os.environ["RANK"] == "0":
@@ -92,21 +74,15 @@ def load():
 attempt("load", load.distributed)
 attempt("after", fine.distributed)
 """
-    )
     with cgroups.limited("memory", 1500 << 20) as join:
-        script = scripts.run(code, tmp_path, before=join, **CPU)
-    lines = dict(line.split(" ", 1) for line in script.lines if " " in line)
-    assert "DataLoader worker" in lines["load"], script.text
+        lines = pressed.lines_of(code, tmp_path, before=join)
+    assert "DataLoader worker" in lines["load"], lines
     assert "The system was out of memory (cgroup limit 1.5 GiB) and killed" in lines["load"]
-    assert lines["after"] == "[0, 1]", script.text
+    assert lines["after"] == "[0, 1]", lines
 
 
 def test_what_does_not_fit_is_refused_before_the_system_kills_the_notebook(tmp_path: Path) -> None:
-    code = (
-        PREAMBLE
-        + """
-import numpy as np
-
+    code = """
 @distributed(gpus=2)
 def first_of(array):
     return float(array[0])
@@ -114,7 +90,7 @@ def first_of(array):
 @distributed(gpus=2)
 def back(count):
     import numpy as np
-    return np.ones(count)[: count if os.environ["RANK"] == "0" else 1]
+    return np.ones(count if os.environ["RANK"] == "0" else 1)
 
 attempt("small", lambda: first_of.distributed(np.ones(10_000_000)))
 large = np.ones(100_000_000)
@@ -123,12 +99,9 @@ del large
 attempt("result", lambda: back.distributed(80_000_000))
 attempt("after", lambda: [len(one) for one in back.distributed(10_000_000)])
 """
-    )
     with cgroups.limited("memory", 1500 << 20) as join:
-        script = scripts.run(code, tmp_path, before=join, **CPU)
-    lines = dict(line.split(" ", 1) for line in script.lines if " " in line)
-    assert script.code == 0, script.text
+        lines = pressed.lines_of(code, tmp_path, before=join)
     assert lines["small"] == "[1.0, 1.0]"
     assert lines["argument"].startswith("OSError [Errno 12] 0.7 GiB of shared memory are needed")
     assert "the result of rank 0 cannot be returned: [Errno 12] 0.6 GiB" in lines["result"]
-    assert lines["after"] == "[10000000, 1]", script.text
+    assert lines["after"] == "[10000000, 1]", lines
