@@ -3,8 +3,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <exception>
+#include <filesystem>
+#include <system_error>
 #include <xeus/xguid.hpp>
 
 #include "kernel/signal_window.h"
@@ -44,6 +47,21 @@ private:
 std::string new_session() {
     const auto guid = xeus::new_xguid();
     return {guid.begin(), guid.end()};
+}
+
+// Not kill(0, …): with it this process would have two interrupts of one Stop, and code that cleans
+// up after the first would be hit by the second.
+void interrupt_rest_of_group() {
+    const pid_t self = ::getpid();
+    std::error_code error;
+    for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
+         at.increment(error)) {
+        const std::string name = at->path().filename();
+        pid_t pid = 0;
+        const auto parsed = std::from_chars(name.data(), name.data() + name.size(), pid);
+        if (parsed.ec != std::errc{} || parsed.ptr != name.data() + name.size()) continue;
+        if (pid != self && ::getpgid(pid) == self) ::kill(pid, SIGINT);
+    }
 }
 
 // Called first of all: the contexts that are made next have threads.
@@ -127,9 +145,7 @@ void Kernel::stop(bool restart) {
 // that does not lead its group leaves the group alone.
 void Kernel::interrupt() {
     if (!in_cell_) return;
-    if (::getpgrp() == ::getpid()) {
-        ::kill(0, SIGINT);
-    }
+    if (::getpgrp() == ::getpid()) interrupt_rest_of_group();
     ::pthread_kill(main_, SIGINT);
 }
 

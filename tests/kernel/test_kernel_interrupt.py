@@ -53,6 +53,21 @@ def test_an_interrupt_ends(what: str, way: str, kernel: TestKernel) -> None:
     assert kernel.run("print('works')").out == "works\n"
 
 
+def test_one_request_is_one_interrupt(kernel: TestKernel) -> None:
+    """Else code that cleans up after the first would be hit by the second."""
+    cell = kernel.send(
+        "import signal\nheld = {signal.SIGINT, signal.SIGUSR1}\n"
+        "before = signal.pthread_sigmask(signal.SIG_BLOCK, held)\n"
+        "print('ready', flush=True); signal.sigwait({signal.SIGUSR1}); count = 0\n"
+        "while signal.sigtimedwait({signal.SIGINT}, 0): count += 1\n"
+        "_ = signal.pthread_sigmask(signal.SIG_SETMASK, before); print('in all', count)"
+    )
+    kernel.wait_for_text("ready")
+    kernel.control("interrupt_request")
+    os.kill(kernel.pid, signal.SIGUSR1)
+    assert "in all 1\n" in kernel.wait(cell).out
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_an_interrupt_while_idle_changes_nothing(times: int, kernel: TestKernel) -> None:
     for _ in range(times):
