@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "runtime/event_fd.h"
+#include "runtime/stream.h"
 #include "runtime/unique_fd.h"
 
 namespace sgpu {
-
-enum class Stream { out, err };
 
 // The header of the request whose output something is. Many owners: the cell, its threads, and the
 // text of it that waits here.

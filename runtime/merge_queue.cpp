@@ -14,6 +14,9 @@ namespace {
 // whole search is bounded too, so that a large world stays cheap.
 constexpr std::size_t kLookAhead = 8;
 constexpr std::size_t kLookAheadTotal = 512;
+// After so many lines of single ranks the search is short, for it costs more than all the rest.
+constexpr std::size_t kAlone = 256;
+constexpr std::size_t kShortLook = 1;
 // How many lines may be put off at once in favour of lines that hold them back.
 constexpr std::size_t kPutOff = 4;
 
@@ -76,14 +79,17 @@ void MergeQueue::join_group(Rank rank) {
     if (options_.merge) {
         for (Group& group : groups_) {
             if (group.hash != head.hash) continue;
-            if (!lane(*group.ranks.begin()).lines.front().merges_with(head)) continue;
+            if (!lane(group.first).lines.front().merges_with(head)) continue;
             group.ranks.insert(rank);
+            group.first = std::min(group.first, rank);
+            ++group.count;
             group.place = std::min(group.place, head.place);
             group.at = std::min(group.at, head.at);
             return;
         }
     }
-    groups_.push_back({.ranks = {rank}, .hash = head.hash, .place = head.place, .at = head.at});
+    groups_.push_back(
+        {.ranks = {rank}, .first = rank, .hash = head.hash, .place = head.place, .at = head.at});
 }
 
 MergeQueue::Merged MergeQueue::take_group(std::size_t index) {
@@ -101,6 +107,7 @@ MergeQueue::Merged MergeQueue::take_group(std::size_t index) {
         else if (from.waited_for)
             ++idle_;
     }
+    alone_ = group.count > 1 ? 0 : alone_ + 1;
     merged.ranks = group.ranks;
     place_ = std::max(place_, group.place);
     return merged;
@@ -125,14 +132,14 @@ std::uint64_t MergeQueue::passed_by_idle() const {
 // Whether somebody may still join it soon.
 bool MergeQueue::waits(const Group& group, std::uint64_t passed) const {
     if (idle_ == 0 || !options_.merge) return false;
-    const bool of_few = 2 * group.ranks.size() < member_count_;
+    const bool of_few = 2 * group.count < member_count_;
     return !of_few || passed < group.place;
 }
 
 bool MergeQueue::comes_before(const Group& a, const Group& b, TimePoint waited_since) const {
     const auto key = [&](const Group& group) {
-        const bool may_grow = group.at > waited_since && 2 * group.ranks.size() > member_count_;
-        return std::tuple(group.place, options_.merge && may_grow, *group.ranks.begin());
+        const bool may_grow = group.at > waited_since && 2 * group.count > member_count_;
+        return std::tuple(group.place, options_.merge && may_grow, group.first);
     };
     return key(a) < key(b);
 }
@@ -165,11 +172,13 @@ std::size_t MergeQueue::next_group(TimePoint waited_since) const {
 
 // Whether another rank has the line in its queue, only not at the head yet.
 bool MergeQueue::can_grow(const Group& group) const {
-    if (!options_.merge || look_ahead_ == 0 || group.ranks.size() == member_count_) return false;
+    if (!options_.merge || look_ahead_ == 0 || group.count == member_count_) return false;
+    const std::size_t look_ahead =
+        alone_ < kAlone ? look_ahead_ : std::min(look_ahead_, kShortLook);
     for (Rank rank = 0; rank < options_.world; ++rank) {
         const auto& lines = lane(rank).lines;
         if (lines.size() < 2 || group.ranks.contains(rank)) continue;
-        const std::size_t end = std::min(lines.size(), look_ahead_ + 1);
+        const std::size_t end = std::min(lines.size(), look_ahead + 1);
         for (std::size_t i = 1; i < end; ++i)
             if (lines[i].hash == group.hash) return true;
     }

@@ -88,6 +88,8 @@ private:
     // Ranks that have the same line at the head of their queues.
     struct Group {
         RankSet ranks;
+        std::size_t count = 1;  // of ranks
+        Rank first = 0;         // of ranks
         std::size_t hash = 0;
         std::uint64_t place = 0;  // the lowest
         TimePoint at;             // of the oldest
@@ -112,6 +114,7 @@ private:
     std::vector<Group> groups_;  // one for each distinct head
     std::size_t idle_;           // lanes that are waited for and have nothing queued
     std::size_t bytes_ = 0;
+    std::size_t alone_ = 0;    // lines taken since two ranks last had the same
     std::uint64_t place_ = 0;  // of what was taken last; of what came last if nothing merges
 };
 
