@@ -16,6 +16,9 @@ namespace sgpu {
 namespace {
 
 constexpr int kFrequentMs = 5;  // looks for the guard, and for the end of an inquiry
+constexpr const char* kClosed =
+    "this rank is ended: its own code has closed file descriptors that are not its own, among them "
+    "the channel to the notebook\n";
 // poll goes on with a socket that user code has closed: it has to be asked anew.
 constexpr int kSocketCheckMs = 1000;
 
@@ -122,7 +125,10 @@ void RankAgent::serve() {
         ::poll(items, 4, !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs);
         if (items[1].revents & POLLIN) return;
         // User code has closed what is ours: no request can come and no answer can go any more.
-        if ((items[0].revents | items[1].revents) & POLLNVAL) ::kill(pid_, SIGKILL);
+        if ((items[0].revents | items[1].revents) & POLLNVAL) {
+            ::dprintf(STDERR_FILENO, "%s", kClosed);
+            ::kill(pid_, SIGKILL);
+        }
         if (items[3].revents & POLLIN) output_.flush_due();
         while (auto packet = recv_packet(options_.socket.get())) {
             auto message = decode(packet->bytes);

@@ -6,6 +6,7 @@ import os
 import sys
 import tokenize
 import types
+import warnings
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -121,6 +122,8 @@ def _make(user_module: types.ModuleType) -> RankShell:
     made = RankShell.instance(config=config, user_module=user_module)
     sys.stdout, sys.stderr, sys.excepthook = before
     made.Completer.use_jedi = False
+    # What IPython says to sys.exit() in a cell; here it ends the cell, see run().
+    warnings.filterwarnings("ignore", message="To exit: use")
     return made
 
 
@@ -153,8 +156,8 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     """Runs the cell. Returns the pulled variables, name to value.
 
     The request is (source, lines above it in the notebook's cell, cell number, pushed variables,
-    names to pull). Raises what the cell
-    raised; NameError for a pulled name that does not exist.
+    names to pull). Raises what the cell raised, but that `sys.exit()` and `sys.exit(0)` only end it;
+    NameError for a pulled name that does not exist.
     """
     source, head, number, push, pull = serialize.load(frames, fd)
     ip = shell()
@@ -165,7 +168,7 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     result: ExecutionResult = ip.run_cell(source, store_history=False)
     error = result.error_before_exec or result.error_in_exec
     result = None  # type: ignore[assignment]  # holds the error, and so its frames
-    if error is not None:
+    if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
         raise error
     missing = [name for name in pull if name not in ip.user_ns]
     if missing:
