@@ -7,6 +7,7 @@
 #include "runtime/gpu/nvml.h"
 #include "runtime/gpu/occupants.h"
 #include "runtime/gpu/visible.h"
+#include "runtime/gpu/warm.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -111,6 +112,7 @@ void bind_gpu(py::module_& m) {
         .def("give_back", &GpuLocks::give_back, "uuids"_a)
         .def("forget", &GpuLocks::forget, "In a forked child: the parent keeps what it has.");
     m.def("occupants", &occupants, "reading"_a);
+    m.def("cuda_in_use", &cuda_in_use, "library"_a = kCudaLibrary);
     m.def("find_gpu_driver", &find, "library"_a = kNvmlLibrary);
     m.def("visible_gpus", &visible_gpus, "variable"_a, "gpus"_a);
     m.def("gpu_type_of", &gpu_type_of, "name"_a);

@@ -179,6 +179,14 @@ void bind_pool(py::module_& m) {
              "Ends all processes and waits until they are gone; calls under way end as lost.")
         .def("set_spares", &RankPool::set_spares, unlocked)
         .def("take", &RankPool::take, unlocked)
+        .def(
+            "warm",
+            [](RankPool& p, int devices, const std::optional<std::string>& visible, double idle) {
+                p.warm(devices, visible, std::chrono::seconds(static_cast<std::int64_t>(idle)));
+            },
+            "devices"_a, "visible"_a, "idle"_a, unlocked)
+        .def("cool", &RankPool::cool, unlocked)
+        .def("warm_spares", &RankPool::warm_spares)
         .def("retire", &RankPool::retire, unlocked)
         .def("kill", &RankPool::kill, unlocked)
         .def("begin_call", &begin_call, "members"_a, "world"_a, "mode"_a, "frames"_a, "fd"_a,

@@ -142,6 +142,26 @@ void PoolThread::refill() {
     order(ids);
 }
 
+void PoolThread::warm(const std::vector<std::pair<ChildId, int>>& orders,
+                      const std::optional<std::string>& visible, Clock::time_point until) {
+    warm_until_ = until;
+    // Those that are not forked yet find the message in their socket.
+    for (const auto& [id, device] : orders)
+        send(id, Warm{device, visible.has_value(), visible.value_or("")});
+}
+
+void PoolThread::warm_new_spares() {
+    if (!warm_until_) return;
+    std::vector<std::pair<ChildId, int>> orders;
+    std::optional<std::string> visible;
+    {
+        const std::lock_guard lock(pool_.mutex_);
+        orders = pool_.warmth_.assign(pool_.spares_);
+        visible = pool_.warmth_.visible();
+    }
+    if (!orders.empty()) warm(orders, visible, *warm_until_);
+}
+
 void PoolThread::fork_what_is_ordered() {
     while (!ordered_.empty()) {
         if (!control_ && link_) start_fork_server();

@@ -81,6 +81,7 @@ int PoolThread::wait_ms(Clock::time_point now) const {
         sooner(child.held_until);
     }
     sooner(refill_at_);
+    sooner(warm_until_);
     if (!due) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - now).count();
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
@@ -142,6 +143,11 @@ void PoolThread::act_on_time(Clock::time_point now) {
     }
     drop_old_calls();
     refill();
+    if (warm_until_ && now >= *warm_until_) {
+        warm_until_.reset();
+        pool_.cool();
+    }
+    warm_new_spares();
     fork_what_is_ordered();
 }
 

@@ -25,6 +25,8 @@ public:
 
     // What RankPool posts.
     void set_spares(int count);
+    void warm(const std::vector<std::pair<ChildId, int>>& orders,
+              const std::optional<std::string>& visible, Clock::time_point until);
     void order(const std::vector<ChildId>& ids);
     void retire(const std::vector<ChildId>& ids);
     void kill(const std::vector<ChildId>& ids);
@@ -56,6 +58,7 @@ private:
     void forked(ChildId id, pid_t pid);
     void order_service_or_rank(ChildId id, Child child);
     void refill();
+    void warm_new_spares();
 
     // pool_children.cpp: the lives and ends of processes
     void read_guard();
@@ -108,7 +111,8 @@ private:
     std::deque<ChildId> ordered_;        // to be forked
     int forks_under_way_ = 0;
     int spare_target_ = 0;
-    std::optional<Clock::time_point> refill_at_;  // after a spare died that nobody had used
+    std::optional<Clock::time_point> refill_at_;   // after a spare died that nobody had used
+    std::optional<Clock::time_point> warm_until_;  // spares make CUDA contexts
     std::uint64_t next_token_ = 1;
     std::map<CallId, RunningCall> calls_;
     bool calls_to_drop_ = false;  // perhaps

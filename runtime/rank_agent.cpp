@@ -77,6 +77,10 @@ std::optional<Message> RankAgent::take() {
     Message first = std::move(requests_.front());
     requests_.pop_front();
     if (!requests_.empty()) requests_ready_.notify();
+    if (const auto* warm = std::get_if<Warm>(&first.body)) {
+        warmer_.want(warm->device, warm->narrowed ? std::optional(warm->visible) : std::nullopt);
+        return std::nullopt;
+    }
     return first;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/event_fd.h"
+#include "runtime/gpu/warm.h"
 #include "runtime/rank_inquiry.h"
 #include "runtime/rank_output.h"
 #include "runtime/wire.h"
@@ -41,7 +42,8 @@ public:
     RankAgent& operator=(const RankAgent&) = delete;
 
     int request_fd() const { return requests_ready_.fd(); }  // readable when take() has something
-    std::optional<Message> take();                           // an Execute or a Quit
+    // An Execute or a Quit. A Warm is carried out on the way.
+    std::optional<Message> take();
 
     // The message is in the system's hands when it returns. Blocks while the pool is slow to read.
     // False if the pool is gone or the message is too long for a packet.
@@ -74,6 +76,7 @@ private:
     const Options options_;
     const pid_t pid_;
     RankOutput output_;
+    ContextWarmer warmer_;
     bool stop_ = false;
     bool guarded_ = false;
     RankInquiry inquiry_;

@@ -142,13 +142,48 @@ std::vector<ChildId> RankPool::take(int count) {
                 missing.push_back(next_child_);
                 ids.push_back(next_child_++);
             } else {
-                ids.push_back(spares_.front());
-                spares_.pop_front();
+                ids.push_back(warmth_.take(spares_, static_cast<int>(ids.size())));
             }
         }
     }
     if (!missing.empty()) post([this, missing] { core_->order(missing); });
     return ids;
+}
+
+void RankPool::warm(int devices, const std::optional<std::string>& visible,
+                    std::chrono::seconds idle) {
+    bool other = false;
+    {
+        const std::lock_guard lock(mutex_);
+        other = warmth_.active() && warmth_.visible() != visible;
+    }
+    if (other) cool();
+    std::vector<std::pair<ChildId, int>> orders;
+    {
+        // Decided here and not in the pool's thread: who takes ranks next finds the right ones.
+        const std::lock_guard lock(mutex_);
+        warmth_.begin(devices, visible);
+        orders = warmth_.assign(spares_);
+    }
+    post([=, this, until = Clock::now() + idle] { core_->warm(orders, visible, until); });
+}
+
+void RankPool::cool() {
+    std::vector<ChildId> warm = warm_spares();
+    {
+        const std::lock_guard lock(mutex_);
+        for (const ChildId id : warm) std::erase(spares_, id);
+        warmth_.end();
+    }
+    retire(std::move(warm));
+}
+
+std::vector<ChildId> RankPool::warm_spares() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<ChildId> warm;
+    for (const ChildId id : spares_)
+        if (warmth_.is_warm(id)) warm.push_back(id);
+    return warm;
 }
 
 void RankPool::retire(std::vector<ChildId> children) {

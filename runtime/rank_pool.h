@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/gpu/warm_plan.h"
 #include "runtime/output_queue.h"
 #include "runtime/ticket.h"
 
@@ -63,6 +64,15 @@ public:
     void set_spares(int count);
     // Hands over `count` children, spares first. They are the caller's until retired or dead.
     std::vector<ChildId> take(int count);
+    // From now on, until `idle` has passed without another such request, spares make their CUDA
+    // contexts ahead, one on each of the first `devices`; `take` gives rank N the one for device N.
+    // Then those that have one are replaced. `visible`: CUDA_VISIBLE_DEVICES, absent if not set;
+    // spares that were warmed with another are replaced at once.
+    void warm(int devices, const std::optional<std::string>& visible, std::chrono::seconds idle);
+    // Replaces the spares that have a context, at once.
+    void cool();
+    // The spares that have one or are making it.
+    std::vector<ChildId> warm_spares() const;
     // The ranks are asked to exit; those that have not after a bound are killed with all below
     // them.
     void retire(std::vector<ChildId> children);
@@ -119,6 +129,7 @@ private:
     OutputQueue output_;
     PoolPids pids_;
     std::deque<ChildId> spares_;  // forked or ordered, and nobody's
+    WarmPlan warmth_;
     std::set<ChildId> dead_;
     std::string trouble_;
     bool broken_ = false;

@@ -69,8 +69,15 @@ struct Display {
     std::string type;
 };
 
+struct Warm {
+    int device = 0;
+    bool narrowed = false;  // CUDA_VISIBLE_DEVICES is set, to:
+    std::string visible;
+};
+
 // The kind on the wire is the place in this list.
-using Body = std::variant<Execute, Interrupt, Ping, Dump, Quit, Hello, Done, Pong, Stack, Display>;
+using Body =
+    std::variant<Execute, Interrupt, Ping, Dump, Quit, Hello, Done, Pong, Stack, Display, Warm>;
 
 struct Message {
     Body body;

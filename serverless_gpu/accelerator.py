@@ -37,6 +37,7 @@ class Device:
     memory_bytes: int
     problem: str = ""  # what the driver says of a GPU that does not answer
     prohibited: bool = False  # its compute mode lets no process in
+    exclusive: bool = False  # its compute mode lets one process in
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,16 @@ def _device(gpu: _core.GpuInfo, seen: _core.VisibleGpu) -> Device:
     if seen.slice:
         memory = next(part.memory_bytes for part in gpu.slices if part.uuid == seen.uuid)
     kind = _core.gpu_type_of(gpu.name) + (" (MIG)" if seen.slice else "")
-    return Device(gpu.index, seen.uuid, gpu.name, kind, memory, gpu.problem, gpu.prohibited)
+    return Device(
+        gpu.index,
+        seen.uuid,
+        gpu.name,
+        kind,
+        memory,
+        gpu.problem,
+        gpu.prohibited,
+        gpu.exclusive,
+    )
 
 
 def _types(devices: Sequence[Device]) -> str:

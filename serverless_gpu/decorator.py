@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import accelerator, call, gpu_claims, pool, serialize, stops
+from . import accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops
 from .errors import ArgumentsError, NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
@@ -140,6 +140,7 @@ def _on_fresh_ranks(
     claim = gpu_claims.take(here.devices[:ranks], wait, owner, session().pids())
     children: list[int] = []
     try:
+        gpu_warm.check(owner)
         children = owner.core.take(ranks)
         group = call.Group(
             members=list(enumerate(children)),

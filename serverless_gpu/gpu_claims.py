@@ -154,6 +154,15 @@ def _lock(devices: Sequence[Device], limit: float) -> list[str]:
     return [f"waited {time.monotonic() - started:.0f} s for other notebooks"] if told else []
 
 
+def held_by_others(devices: Sequence[Device]) -> bool:
+    """Whether another notebook has one of them now. Raises OSError if that cannot be told."""
+    uuids = [device.uuid for device in devices]
+    if _held_locks().try_take(uuids, notebook_name()):
+        return True
+    _held_locks().give_back(uuids)
+    return False
+
+
 def _holders(held: Sequence[_core.HeldGpu], devices: Sequence[Device]) -> str:
     """`GPU 0-1 in use by train.ipynb (pid 12)`."""
     index = {device.uuid: device.index for device in devices}

@@ -10,7 +10,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from . import _core, accelerator, call, pool
+from . import _core, accelerator, call, gpu_warm, pool
 from .errors import CellSyntaxError, parse_ranks
 from .sessions import session
 
@@ -124,6 +124,9 @@ class Magics:
             print("Session: none; the first %%distributed cell makes it.")
         for rank in ranks:
             print(f"Rank {rank['rank']}: " + (f"pid {rank['pid']}" if rank["alive"] else "ended"))
+        warm = gpu_warm.describe(owner)
+        if warm:
+            print(f"Spares: {warm}; %distributed stop gives it back.")
         others = len(pids["children"]) - sum(rank["alive"] for rank in ranks)
         print(f"Other processes (spares, rendezvous, tracker): {others}. Folder: {owner.folder}")
 

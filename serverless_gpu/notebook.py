@@ -11,7 +11,7 @@ def start(shell: Any) -> None:
 
     `SERVERLESS_GPU_WARM=0` leaves them out until the first call.
     """
-    from . import completion, pool
+    from . import completion, gpu_warm, pool
     from .decorator import distributed, here_default
     from .magics import Magics
     from .tracking.settings import mode
@@ -22,6 +22,7 @@ def start(shell: Any) -> None:
     Magics(shell)
     completion.install(shell)
     shell.events.register("post_run_cell", _await_links)
+    shell.events.register("pre_run_cell", gpu_warm.on_cell)
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
         owner = pool.get()
         owner.store_file()

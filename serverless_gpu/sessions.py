@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import accelerator, call, gpu_claims, pool, serialize, stops, variables
+from . import accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops, variables
 from .errors import format_ranks
 
 _sessions = itertools.count(1)
@@ -183,6 +183,7 @@ class Session:
         self._claim = gpu_claims.take(here.devices[:count], wait, owner)
         self._note = self._claim.note
         self._owner = owner
+        gpu_warm.check(owner)
         self._children = owner.core.take(count)
         self._device = here.label
         self._number = next(_sessions)

@@ -20,6 +20,8 @@ import time
 import weakref
 from typing import Any
 
+from .. import _core
+
 CONTROL_FD = 4
 MAX_PACKET = 192 * 1024
 MAX_FDS = 240
@@ -59,6 +61,7 @@ def warm_up() -> dict[str, float]:
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # store errors would print C++ stacks
     times = {}
+    _notice_cuda("what Python runs at its start (a .pth file or sitecustomize)")
     for name in names:
         start = time.perf_counter()
         try:
@@ -68,6 +71,7 @@ def warm_up() -> dict[str, float]:
                 raise
             continue
         times[name] = round(time.perf_counter() - start, 3)
+        _notice_cuda(f"importing {name}")
     for name, value in before.items():
         if value is None:
             del os.environ[name]
@@ -85,6 +89,27 @@ def warm_up() -> dict[str, float]:
     gc.collect()
     gc.freeze()  # or the first collection in each rank would copy every object's page
     return times
+
+
+#: What has initialised CUDA in this process, in words; "" if nothing has.
+_cuda_by = ""
+
+
+def _notice_cuda(doing: str) -> None:
+    global _cuda_by
+    if not _cuda_by and _core.cuda_in_use():
+        _cuda_by = doing
+
+
+def why_not_fork() -> str:
+    """Why a child would be of no use; "" if it would be."""
+    _notice_cuda("something after the imports")
+    if not _cuda_by:
+        return ""
+    return (
+        f"{_cuda_by} has initialised CUDA in the process that ranks are forked from, and a forked "
+        "process cannot use it then; keep it from touching the GPU when it is imported"
+    )
 
 
 def _leave_finalizers_here() -> None:
@@ -105,6 +130,11 @@ def thread_names() -> list[str]:
 def fork_children(children: list[dict[str, Any]], fds: list[int], control: socket.socket) -> None:
     from . import process
 
+    refused = why_not_fork()
+    if refused:
+        nobody = {str(child["id"]): -1 for child in children}
+        control.send(json.dumps({"forked": nobody, "error": refused}).encode())
+        return
     guard = os.getppid()
     try:
         helper = os.fork()
