@@ -130,10 +130,10 @@ def thread_names() -> list[str]:
 def fork_children(children: list[dict[str, Any]], fds: list[int], control: socket.socket) -> None:
     from . import process
 
-    refused = why_not_fork()
-    if refused:
+    unfit = why_not_fork()
+    if unfit:
         nobody = {str(child["id"]): -1 for child in children}
-        control.send(json.dumps({"forked": nobody, "error": refused}).encode())
+        control.send(json.dumps({"forked": nobody, "error": unfit}).encode())
         return
     guard = os.getppid()
     try:
