@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from . import pool, serialize, stops
+from . import gpu_errors, pool, serialize, stops
 from .errors import (
     DistributedTimeoutError,
     RankDeath,
@@ -105,7 +105,7 @@ class _Reports:
         if one["state"] == "returned":
             self.values[rank] = loaded
         elif not (consequence and (_is_abort(loaded) or _by_a_peer(loaded))):
-            self.failures[rank] = _advised(loaded, one["memory"])
+            self.failures[rank] = _advised(loaded, one)
             self._ends.append(_End(rank, seconds, consequence, _by_a_peer(loaded)))
 
     def first(self) -> int | None:
@@ -182,9 +182,11 @@ def _death(one: dict[str, Any]) -> RankDeath:
     )
 
 
-def _advised(failure: RankFailure, memory: dict[str, Any]) -> RankFailure:
+def _advised(failure: RankFailure, one: dict[str, Any]) -> RankFailure:
+    memory = one["memory"]
     out = memory["verdict"] == "yes"
-    advice = pressure.of_failure(failure, pressure.Limits.now(), out, memory["limit"])
+    advice = gpu_errors.advice(failure.kind, failure.message, one["rank"], one["pid"])
+    advice = advice or pressure.of_failure(failure, pressure.Limits.now(), out, memory["limit"])
     return dataclasses.replace(failure, advice=advice) if advice else failure
 
 

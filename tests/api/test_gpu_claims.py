@@ -212,3 +212,17 @@ def test_a_wait_that_cannot_be_is_refused(wait: float, monkeypatch: pytest.Monke
     monkeypatch.setenv("SERVERLESS_GPU_WAIT", str(wait))
     with pytest.raises(ValueError, match="SERVERLESS_GPU_WAIT takes seconds"):
         gpu_claims.wait_limit(None)
+
+
+def test_a_rank_that_is_out_of_gpu_memory_says_who_has_it(machine: Machine) -> None:
+    machine("2xH100", use=f"1:{STRANGER}:30000")
+
+    @distributed(gpus=2)
+    def full() -> None:
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("CUDA out of memory. Tried to allocate 60.00 GiB.")
+
+    with pytest.raises(RuntimeError) as caught:
+        full.distributed()
+    assert "GPU 1 (H100) of rank 1, which asked for 60.00 GiB, is full." in str(caught.value)
+    assert "pid 1 (root" in str(caught.value) and "has 29.3 GiB" in str(caught.value)
