@@ -156,7 +156,7 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
     """Runs the cell. Returns the pulled variables, name to value.
 
     The request is (source, lines above it in the notebook's cell, cell number, pushed variables,
-    names to pull). Raises what the cell raised, but that `sys.exit()` and `sys.exit(0)` only end it;
+    names to pull). Raises what the cell raised; `sys.exit()` and `sys.exit(0)` only end it.
     NameError for a pulled name that does not exist.
     """
     source, head, number, push, pull = serialize.load(frames, fd)
