@@ -42,6 +42,31 @@ def refill(place: Workplace) -> Iterator[Line]:
         yield Line(work, mine, {}, goal, met)
 
 
+#: What goes wrong, and what the ladder of interrupts allows for it, in seconds.
+_FAULTS = {
+    "raise": 2.0,
+    "SIGKILL": 2.0,
+    "os._exit": 2.0,
+    "stop in sleep": 1.0,
+    "stop in collective": 2.0,
+    "stop in native code with the GIL": 12.0,
+    "deadline": 2.0,
+}
+
+
+def faults(place: Workplace) -> Iterator[Line]:
+    """A call on 8 ranks goes wrong, the others being in a collective: seconds to the prompt."""
+    ours = place.ours()
+    ours.run(program("ours_faults.py"))
+    for fault, goal_s in _FAULTS.items():
+        seconds = []
+        for _ in range(place.times(5)):
+            ours.rest()
+            seconds.append(ours.value(f"seconds_to_prompt({fault!r})"))
+        mine = figure(seconds)
+        yield Line(f"{fault} -> prompt", mine, {}, f"<= {goal_s:g} s", mine.median <= goal_s)
+
+
 def sigkill(place: Workplace) -> Iterator[Line]:
     """The kernel is SIGKILLed; its 8 busy ranks each have a DataLoader worker and a daemon."""
     last: list[float] = []

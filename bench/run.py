@@ -36,6 +36,7 @@ ROWS: dict[str, Row] = {
     "argument": data.argument,
     "results": data.results,
     "refill": ends.refill,
+    "faults": ends.faults,
     "sigkill": ends.sigkill,
     "memory": ends.memory,
     "metrics": tracking.metrics,

@@ -18,6 +18,7 @@ constexpr int kPipeSize = 256 * 1024;
 constexpr std::size_t kFdsPerChild = 3;
 constexpr std::int64_t kKeptForTheNotebook = 32;
 constexpr std::size_t kForksPerOrder = 32;  // all their descriptors go in one packet
+constexpr int kMaxStarts = 2;               // in a row: it may have been killed while it came up
 constexpr int kMaxOrders = 3;               // fork servers that may die of one child
 
 std::string random_key() {
@@ -210,6 +211,7 @@ void PoolThread::read_control() {
         if (!news.is_object()) continue;
         if (news.contains("ready")) {
             fork_server_up_ = true;
+            starts_that_failed_ = 0;
             fork_server_times_ = news["ready"].dump();
             for (auto& waiter : std::exchange(ready_waiters_, {}))
                 waiter->answer(0, fork_server_times_);
@@ -226,7 +228,8 @@ void PoolThread::read_control() {
 
 void PoolThread::fork_server_lost() {
     control_.reset();
-    if (!std::exchange(fork_server_refused_, false)) trouble("the fork server ended", false);
+    const bool refused = std::exchange(fork_server_refused_, false);
+    if (!refused) trouble("the fork server ended", false);
     for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
     std::vector<ChildId> lost;
     if (fork_server_up_) {
@@ -240,8 +243,9 @@ void PoolThread::fork_server_lost() {
             else
                 lost.push_back(id);
         }
-    } else {
-        // One that never came up will not come up for those in the queue either.
+    } else if (refused || ++starts_that_failed_ == kMaxStarts) {
+        // One that does not come up will not come up for those in the queue either.
+        starts_that_failed_ = 0;
         lost.assign(ordered_.begin(), ordered_.end());
     }
     fork_server_up_ = false;

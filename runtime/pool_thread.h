@@ -101,6 +101,7 @@ private:
     UniqueFd control_;  // to the fork server
     bool quit_ = false;
     bool fork_server_up_ = false;
+    int starts_that_failed_ = 0;        // of fork servers, in a row
     bool fork_server_refused_ = false;  // the guard could not fork it, and has said why
     std::string fork_server_times_;
     std::vector<std::shared_ptr<QueryTicket>> ready_waiters_;

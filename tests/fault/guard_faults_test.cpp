@@ -66,6 +66,11 @@ TEST_F(ForkServerFaults, OneThatDiesAtItsStartFailsTheCallAndIsTriedAnew) {
     EXPECT_FALSE(ready->answers().at(0).has_value());
 }
 
+TEST_F(ForkServerFaults, OneThatIsKilledWhileItComesUpIsReplacedForTheSameCall) {
+    start({"--start=die-once:" + (folder_ / "died")});
+    EXPECT_EQ(call(2, "ok")[0].state, RankState::returned);
+}
+
 TEST_F(ForkServerFaults, OneThatDiesAtItsFirstStartServesTheNextCall) {
     start({"--start=die-once:" + (folder_ / "died")});
     const auto ready = pool_->fork_server_ready();
