@@ -53,6 +53,7 @@ class Group:
     epoch: str
     device: str
     note: str = ""  # for the status line
+    devices: tuple[accelerator.Device, ...] = ()  # GPUs of the ranks, in rank order
 
 
 def run(

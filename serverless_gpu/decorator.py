@@ -149,6 +149,7 @@ def _on_fresh_ranks(
             epoch=f"{owner.token}-f{children[0]}",
             device=here.label,
             note=claim.note,
+            devices=here.devices[:ranks],
         )
         ended = call.run(owner, group, "function", payload, options)
     finally:

@@ -33,6 +33,7 @@ class Session:
         self._owner: pool.Pool | None = None
         self._children: list[int] = []
         self._device = ""
+        self._devices: tuple[accelerator.Device, ...] = ()
         self._number = 0  # of this session among the notebook's
         self._epoch = ""
         self._claim = gpu_claims.Claim()
@@ -185,7 +186,7 @@ class Session:
         self._owner = owner
         gpu_warm.check(owner)
         self._children = owner.core.take(count)
-        self._device = here.label
+        self._device, self._devices = here.label, here.devices[:count]
         self._number = next(_sessions)
         self._new_epoch()
 
@@ -234,7 +235,15 @@ class Session:
     ) -> dict[int, Any]:
         assert self._owner is not None
         note, self._note = self._note, ""
-        group = call.Group(members, len(self._children), True, self._epoch, self._device, note)
+        group = call.Group(
+            members,
+            len(self._children),
+            True,
+            self._epoch,
+            self._device,
+            note,
+            tuple(self._devices[rank] for rank, _ in members if rank < len(self._devices)),
+        )
         ended = call.run(self._owner, group, mode, payload, options)
         self._variables.update({self._children[r]: had for r, had in ended.variables.items()})
         if ended.unsound:
