@@ -137,7 +137,8 @@ def _on_fresh_ranks(
     from .sessions import session
 
     owner = pool.get()
-    claim = gpu_claims.take(here.devices[:ranks], wait, owner, session().pids())
+    mine = session().pids() if here.is_gpu else []
+    claim = gpu_claims.take(here.devices[:ranks], wait, owner, mine)
     children: list[int] = []
     try:
         gpu_warm.check(owner)

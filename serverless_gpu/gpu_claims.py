@@ -217,8 +217,9 @@ def _settled(devices: Sequence[Device], owner: Pool) -> list[Look]:
         looks = look(devices)
         _leaving.intersection_update(owner.core.pids()["children"])
         full = any(1 - one.free_share > LEAVING_SHARE for one in looks)
-        # A process that has just been killed is known to the driver a little longer.
-        going = any(not one.user for each in looks for one in each.occupants if _full(each))
+        # A process that has just been killed is known to the driver a little longer, by a number
+        # that the system has forgotten; or, in a container, only its memory is known.
+        going = any(_full(one) and not _all_known(one) for one in looks)
         if not ((_leaving and full) or going) or time.monotonic() >= deadline:
             return looks
         time.sleep(POLL_S)  # the driver tells nobody when memory is freed
@@ -226,6 +227,10 @@ def _settled(devices: Sequence[Device], owner: Pool) -> list[Look]:
 
 def _full(one: Look) -> bool:
     return one.free_share < min_free()
+
+
+def _all_known(look: Look) -> bool:
+    return bool(look.occupants) and all(one.user for one in look.occupants)
 
 
 def _descendants() -> frozenset[int]:
