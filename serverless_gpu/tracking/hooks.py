@@ -193,14 +193,18 @@ def _speed_up(fluent: ModuleType) -> None:
     if registry is None or utils is None or not isinstance(client_class, type):
         return
     clients: dict[tuple[Any, ...], Any] = {}
-    environment = os.environ.get
+    # Twice in each log_metric, and os.environ.get() takes a microsecond to encode the name.
+    raw = getattr(os.environ, "_data", None)
+    environment: Any = os.environ.get if raw is None else raw.get
+    names: Any = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+    tracking, model_registry = names if raw is None else map(os.fsencode, names)
 
     def client(*args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return client_class(*args, **kwargs)
         key = (
-            *(utils._tracking_uri, environment("MLFLOW_TRACKING_URI")),
-            *(registry._registry_uri, environment("MLFLOW_REGISTRY_URI")),
+            *(utils._tracking_uri, environment(tracking)),
+            *(registry._registry_uri, environment(model_registry)),
         )
         return clients.get(key) or clients.setdefault(key, client_class())
 

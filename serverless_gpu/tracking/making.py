@@ -17,6 +17,9 @@ from serverless_gpu.tracking.spool import Spool
 
 STAND_IN_EXPERIMENT = "kept"
 
+#: Has MLflow's UI show training runs, not evaluations of language models.
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+
 _RUNNING = 1  # mlflow.entities.RunStatus
 
 
@@ -117,7 +120,7 @@ def _experiment_id(client: Any, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
-            return str(client.create_experiment(name))
+            return str(client.create_experiment(name, tags=EXPERIMENT_TAGS))
         except MlflowException:  # somebody else was faster, or it is a real refusal
             found = client.get_experiment_by_name(name)
             if found is None:

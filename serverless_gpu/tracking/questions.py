@@ -74,20 +74,24 @@ class Questions:
         call = self._runs.calls[who.call]
         run = call.run
         own = name == call.begin.experiment and call.begin.experiment_id is None
-        if not own or run is None or run.made is None:
+        if not own or not self._at_home(call, who) or run is None or run.made is None:
             return self._runs.store(who.uri).get_experiment_by_name(name)
         return self._experiment(call, run.made.info.experiment_id, name)
 
     def _on_get_experiment(self, who: Asker, experiment_id: str) -> Any:
         call = self._runs.calls[who.call]
         run = call.run
-        if run is None or run.made is None:
+        if not self._at_home(call, who) or run is None or run.made is None:
             return self._runs.store(who.uri).get_experiment(experiment_id)
         own = run.made.info.experiment_id
         asked = own if experiment_id == call.begin.experiment_id else experiment_id
         if asked != own:
             return self._runs.store(who.uri).get_experiment(asked)
         return self._experiment(call, asked, "")
+
+    def _at_home(self, call: Call, who: Asker) -> bool:
+        """Whether the question is about the call's own store."""
+        return who.uri == self._runs.seen_from(call, call.uri)
 
     def _experiment(self, call: Call, experiment_id: str, name: str) -> Any:
         from mlflow.entities import Experiment
@@ -116,7 +120,7 @@ class Questions:
         call = self._runs.calls[who.call]
         by_key = {tag.key: tag.value for tag in tags}
         name, parent = run_name or by_key.get(_NAME), by_key.get(_PARENT)
-        if parent is None and who.uri == self._runs.seen_from(call, call.uri):
+        if parent is None and self._at_home(call, who):
             run = self._runs.run_of(call)
             self._runs.rename(call, run, name)
             kept = [tag for tag in tags if tag.key == _NOTE or not tag.key.startswith("mlflow.")]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from serverless_gpu.tracking import spool
+from serverless_gpu.tracking.making import EXPERIMENT_TAGS
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
 from serverless_gpu.tracking.trouble import one_line, refused, why
@@ -137,7 +138,8 @@ class _Writer:
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
+        made = found or self._client.create_experiment(name, tags=EXPERIMENT_TAGS)
+        return str(getattr(made, "experiment_id", made))
 
     def _copy_run(
         self, source: Any, run: Any, experiment: str, parent: str | None, into: str | None

@@ -19,6 +19,8 @@ import serverless_gpu.tracking.client as client_module
 from serverless_gpu.tracking.client import RunHandle, RunInfo, Tracker, capture_context
 
 ROOT = Path(client_module.__file__).parents[2]
+#: For child processes: this source tree, then what the tests were given, as another MLflow.
+PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 LIMIT_S = 60.0  # for anything in these tests to happen; reaching it fails the test
 
 
@@ -29,7 +31,7 @@ class RankFailed(Exception):
 class ForkServer:
     def __init__(self, folder: Path) -> None:
         self.address = str(folder / "fork-server")
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
         script = str(Path(__file__).with_name("processes.py"))
         self._process = subprocess.Popen(
             [sys.executable, script, self.address], env=environ, stdout=subprocess.PIPE, text=True

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from .support import LIMIT_S, ROOT, Notebook, info_of, wait_until
+from .support import LIMIT_S, PYTHONPATH, Notebook, info_of, wait_until
 from .test_semantics import all_runs
 
 POINTS = 500
@@ -71,7 +71,7 @@ class OtherNotebook:
     """A notebook in a process of its own, so that it can be killed."""
 
     def __init__(self, notebook: Notebook, behaviour: str) -> None:
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
         self.process = subprocess.Popen(
             [sys.executable, "-c", NOTEBOOK, behaviour],
             env=environ,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .support import LIMIT_S, ROOT, Notebook
+from .support import LIMIT_S, PYTHONPATH, Notebook
 from .test_semantics import all_runs
 
 ENTRY_POINT = """[mlflow.tracking_store]
@@ -56,7 +56,7 @@ def test_mlflow_imported_late_logs_into_the_calls_run(
 ) -> None:
     run = notebook.begin()
     config = json.dumps(run.rank_config(0))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), installed])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, installed])}
     command = [sys.executable, "-c", RANK.format(body=body), config]
     rank = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
     while rank.poll() is None:
@@ -79,7 +79,7 @@ def test_mlflow_elsewhere_is_not_touched_by_the_entry_point(
         "from mlflow.tracking._tracking_service import utils;"
         "print(mlflow.active_run(), utils._tracking_store_registry.get_store.__module__)"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), installed])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, installed])}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
     expected = "None mlflow.tracking._tracking_service.registry\n"

@@ -18,7 +18,7 @@ from serverless_gpu.tracking import ui
 from serverless_gpu.tracking.client import RunHandle, capture_context
 from serverless_gpu.tracking.context import default_experiment
 
-from .support import LIMIT_S, ROOT, Notebook, RankFailed, info_of
+from .support import LIMIT_S, PYTHONPATH, Notebook, RankFailed, info_of
 from .test_semantics import all_runs, by_name
 
 
@@ -111,7 +111,7 @@ def test_capturing_the_context_and_running_a_call_do_not_import_mlflow() -> None
         "assert run.error; print('mlflow' in sys.modules)"
     )
     command = [sys.executable, "-c", script]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout == "False\n", done.stderr
 

@@ -17,7 +17,7 @@ import pytest
 from serverless_gpu.tracking import ui
 from serverless_gpu.tracking.ui import Uis, server_environment
 
-from .support import LIMIT_S, ROOT, Notebook, info_of, wait_until
+from .support import LIMIT_S, PYTHONPATH, ROOT, Notebook, info_of, wait_until
 
 #: A server in place of MLflow's: says who it is and which store it was given.
 STAND_IN = f"""
@@ -125,7 +125,7 @@ def test_a_server_ends_with_the_process_that_started_it(runtime_folder: Path) ->
         f"uis = Uis((sys.executable, '-c', {STAND_IN!r}));"
         "print(uis.port('sqlite:////x/a.db'), flush=True); sys.stdin.read()"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(runtime_folder)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "XDG_RUNTIME_DIR": str(runtime_folder)}
     notebook = subprocess.Popen(
         [sys.executable, "-c", script], env=environ, stdin=-1, stdout=-1, text=True
     )
