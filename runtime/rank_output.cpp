@@ -57,8 +57,8 @@ RankOutput::RankOutput(std::string key)
         pipes_.at(static_cast<std::size_t>(i)).fd = own_description(i + 1);
         inodes_.at(static_cast<std::size_t>(i)) = inode_of(i + 1);
     }
-    static const int kRegistered = ::pthread_atfork(nullptr, nullptr, &RankOutput::after_fork);
-    (void)kRegistered;
+    static std::once_flag registered;
+    std::call_once(registered, [] { ::pthread_atfork(nullptr, nullptr, &RankOutput::after_fork); });
     the_output = this;
 }
 
@@ -176,8 +176,11 @@ void RankOutput::collect_owned(Pipe& pipe, const OutputGather::Segment& segment)
     const std::string begin = owner_mark_bytes(key_, segment.owner);
     const std::string end = owner_mark_bytes(key_, 0);
     const std::size_t room = PIPE_BUF - begin.size() - end.size();
-    for (std::size_t at = 0; at < segment.text.size(); at += room)
-        pipe.unsent.push_back({begin + segment.text.substr(at, room) + end, true});
+    for (std::size_t at = 0; at < segment.text.size(); at += room) {
+        std::string bytes = begin;
+        bytes.append(segment.text, at, room).append(end);
+        pipe.unsent.push_back({std::move(bytes), true});
+    }
 }
 
 RankOutput::Flushed RankOutput::write_out(Wait wait) {
