@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -27,7 +28,11 @@ def begin() -> None:
     there is not ours to take.
     """
     global _warmed_for
-    owner, idle = pool.running(), idle_limit()
+    try:
+        owner, idle = pool.running(), idle_limit()
+    except ValueError as error:
+        warnings.warn(f"{error}; no CUDA context is made ahead", stacklevel=2)
+        return
     if owner is None or idle <= 0:
         return
     with suppress(accelerator.GpuError, ValueError, OSError):  # a call says what is wrong

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 
@@ -28,7 +31,21 @@ def start(shell: Any) -> None:
         owner.store_file()
         if mode(None, os.environ) != "off":
             owner.start_tracker()
-        owner.core.set_spares(here_default())
+        _keep_spares(owner, here_default)
+
+
+def _keep_spares(owner: Any, count: Callable[[], int]) -> None:
+    """A first look at GPUs takes up to seconds where their driver sleeps between uses (persistence
+    mode off), so it does not hold up the notebook's start."""
+    if not os.path.exists("/dev/nvidiactl"):
+        owner.core.set_spares(count())
+        return
+
+    def look() -> None:
+        with contextlib.suppress(AttributeError):  # the pool was stopped meanwhile
+            owner.core.set_spares(count())
+
+    threading.Thread(target=look, name="serverless-gpu-look", daemon=True).start()
 
 
 def _await_links(_: Any) -> None:
