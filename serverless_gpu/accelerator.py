@@ -236,6 +236,13 @@ def describe() -> str:
     return _attached(here) if here.is_gpu else f"no GPU: {here.name} ranks"
 
 
+def rank_environment() -> dict[str, str]:
+    """What ranks get besides the notebook's variables. CPU ranks that were chosen on a machine with
+    GPUs see none: `torch.cuda.is_available()` decides in most programs, and there are more ranks
+    than GPUs."""
+    return {"CUDA_VISIBLE_DEVICES": ""} if _choice() == "cpu" else {}
+
+
 def warm_ranks() -> int:
     """Ranks that are kept warm: one per GPU, fewer for none that could work."""
     try:

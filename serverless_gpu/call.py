@@ -168,7 +168,7 @@ def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -
         tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
     folder = os.getcwd()
     surroundings = {
-        "env": {**_environment.now(), **options.env},
+        "env": {**_environment.now(), **accelerator.rank_environment(), **options.env},
         "cwd": folder,
         "path": [entry or folder for entry in sys.path],
         "threads": accelerator.threads_per_rank(group.world),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from serverless_gpu import AcceleratorMismatchError, GPUType, _core, accelerator, distributed
@@ -112,6 +114,19 @@ def test_a_broken_driver_is_an_error_and_never_a_silent_run_on_the_cpu(
     assert "version mismatch" in accelerator.describe()
     monkeypatch.setenv("SERVERLESS_GPU_ACCELERATOR", "cpu")
     assert rank.distributed() == [1, 1]
+
+
+def test_cpu_ranks_that_were_chosen_see_no_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @distributed(gpus=1, wait=0)
+    def seen() -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    machine("2xH100", visible="1,0")
+    assert seen.distributed() == ["1,0"]
+    monkeypatch.setenv("SERVERLESS_GPU_ACCELERATOR", "cpu")
+    assert seen.distributed() == [""]
 
 
 def test_a_driver_that_was_mended_is_seen(
