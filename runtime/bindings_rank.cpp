@@ -70,7 +70,7 @@ bool send_done(RankAgent& agent, CallId call, bool ok, const std::vector<py::byt
                std::uint32_t mark, std::int64_t raised_ns) {
     const std::vector<std::string> copies(frames.begin(), frames.end());
     const py::gil_scoped_release release;
-    return agent.send(Done{call, ok, mark, raised_ns}, copies, fd);
+    return agent.send(Done{call, ok, mark, raised_ns, agent.began_ns()}, copies, fd);
 }
 
 bool send_display(RankAgent& agent, CallId call, std::uint32_t mark, std::string type,

@@ -24,6 +24,10 @@ const char* reason_of(EndCause cause) {
     }
 }
 
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+}
+
 std::string as_json(const Stack& stack) {
     const nlohmann::json all{
         {"text", stack.text}, {"main", stack.main}, {"collectives", stack.collectives}};
@@ -136,6 +140,10 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
     } else if (const auto* done = std::get_if<Done>(&message.body)) {
         if (!call || done->call != child.call) return;
         RankOutcome outcome;
+        // That of an earlier call, if user code of this one was not come to.
+        const Clock::time_point began{std::chrono::nanoseconds(done->began_ns)};
+        if (began > call->state.started())
+            outcome.began = seconds_between(call->state.started(), began);
         outcome.frames = std::move(message.frames);
         outcome.buffer = std::move(message.buffer);
         // steady_clock counts as CLOCK_MONOTONIC does, which the rank has read.
@@ -238,8 +246,7 @@ void PoolThread::finish_if_over(CallId id, RunningCall& call) {
         call.outcomes[i].consequence = rank.consequence;
         if (rank.state == RankState::raised && memory == OutOfMemory::yes)
             call.outcomes[i].memory = {.verdict = memory, .limit = memory_.limit(), .peak = 0};
-        call.outcomes[i].seconds =
-            std::chrono::duration<double>(rank.at - call.state.started()).count();
+        call.outcomes[i].seconds = seconds_between(call.state.started(), rank.at);
     }
     update_view(call);
     call.reported = true;

@@ -91,6 +91,8 @@ bool RankAgent::send(const Body& body, const std::vector<std::string>& frames, i
 }
 
 void RankAgent::begin_work(CallId call, int world) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    began_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
     const std::lock_guard lock(mutex_);
     reason_ = nullptr;
     seen_ = false;

@@ -55,6 +55,9 @@ public:
     void begin_work(CallId call, int world);
     void end_work();
     CallId busy() const { return busy_; }
+    std::int64_t began_ns() const {
+        return began_ns_;
+    }  // when begin_work was called, CLOCK_MONOTONIC
     // Why the running call is interrupted: "stop", "peer" or "deadline"; "" if it is not. Called by
     // the signal handler in Python, and marks the interrupt as seen by user code.
     const char* see_interrupt();
@@ -81,6 +84,7 @@ private:
     bool guarded_ = false;
     RankInquiry inquiry_;
     std::vector<Interrupt> held_;  // interrupts that wait for the end of an inquiry
+    std::int64_t began_ns_ = 0;    // of the running call; the main thread's
     int cuts_ = 0;                 // of the running call
 
     std::mutex mutex_;  // guards what follows: held from the check of a call to its interrupt

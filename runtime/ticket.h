@@ -28,6 +28,7 @@ struct RankOutcome {
     int status = 0;           // wait status, if it died
     bool exit_known = false;  // false: it was given up, or its guard died
     MemoryEnd memory;         // if it died; also if it raised, while memory ran out elsewhere
+    double began = 0;         // from the call's begin until user code began; 0 if it did not
     double seconds = 0;       // from the call's begin to its end, or to when it raised
     std::vector<std::string> frames;
     UniqueFd buffer;

@@ -51,6 +51,7 @@ struct Done {
     bool ok = false;
     std::uint32_t mark = 0;
     std::int64_t raised_ns = 0;  // CLOCK_MONOTONIC, one clock for all processes; 0 if ok
+    std::int64_t began_ns = 0;   // by the same clock: the last time that user code began
 };
 struct Pong {
     std::uint64_t token = 0;

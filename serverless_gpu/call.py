@@ -108,6 +108,7 @@ def _run(
             handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
+    line.imports = owner.import_seconds
     line.note = group.note
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
         name, size = payload.largest
@@ -143,7 +144,7 @@ def _run(
     if handle is not None:
         handle.log_folder(str(owner.folder / "logs" / f"call-{ticket.id}"), "logs")
     _finish_tracking(handle, ended)
-    line.finish(*outcome.final_words(ended))
+    line.finish(*outcome.final_words(ended), began=ended.began)
     if track == "always":
         out.links.add(line)
     return ended

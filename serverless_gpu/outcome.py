@@ -36,6 +36,7 @@ class Ended:
     unsound: bool  # ranks were stopped in the middle: their groups are not to be used again
     error: BaseException | None
     variables: dict[int, Variables]  # of ranks of a session that have told them
+    began: float | None  # seconds until user code had begun on the last rank, as far as it is told
 
 
 def collect(
@@ -52,6 +53,7 @@ def collect(
     view = ticket.view()
     reports = _Reports()
     outcomes = ticket.outcomes()
+    began = max((one["began"] for one in outcomes), default=0.0) or None
     try:
         with presses.raising():
             while outcomes:
@@ -68,6 +70,7 @@ def collect(
         unsound,
         _error(owner, view, reports, world, timeout, presses.pressed),
         reports.variables,
+        began,
     )
 
 

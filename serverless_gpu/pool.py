@@ -69,6 +69,11 @@ class Pool:
         """Whether calls find a warm fork server."""
         return bool(self.ready.answers().get(0))
 
+    def import_seconds(self) -> float:
+        """What the fork server has spent on imports; 0 if it is not up yet."""
+        answer = self.ready.answers().get(0)
+        return sum(json.loads(answer)["imports"].values()) if answer else 0.0
+
     def _service(
         self,
         old: tuple[int, str] | None,

@@ -107,8 +107,8 @@ void close_all(const FakeRank&, const std::string&) {
 }
 
 void double_done(const FakeRank& rank, const std::string&) {
-    rank.agent.send(Done{rank.call + 1000, true, 0, 0}, {"of no call"}, -1);
-    rank.agent.send(Done{rank.call, true, 0, 0}, {"first"}, -1);
+    rank.agent.send(Done{rank.call + 1000, true, 0, 0, 0}, {"of no call"}, -1);
+    rank.agent.send(Done{rank.call, true, 0, 0, 0}, {"first"}, -1);
     rank.answer(false, "second");
 }
 
@@ -122,7 +122,7 @@ void done_with_buffer_and_die(const FakeRank& rank, const std::string& text) {
     print(buffer.get(), text);
     rank.agent.end_work();
     rank.agent.send(
-        Done{rank.call, true, rank.agent.output().mark(RankOutput::MarkFor::message), 0},
+        Done{rank.call, true, rank.agent.output().mark(RankOutput::MarkFor::message), 0, 0},
         {"in a buffer"}, buffer.get());
     ::kill(::getpid(), SIGKILL);
 }
@@ -232,7 +232,7 @@ void FakeRank::answer(bool ok, const std::string& text) const {
     const auto mark = agent.output().mark(RankOutput::MarkFor::message);
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const auto raised = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-    agent.send(Done{call, ok, mark, ok ? 0 : raised}, {text}, -1);
+    agent.send(Done{call, ok, mark, ok ? 0 : raised, 0}, {text}, -1);
 }
 
 std::string FakeRank::wait_for_interrupt() const {

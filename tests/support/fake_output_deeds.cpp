@@ -58,7 +58,7 @@ void mark_alone(const FakeRank& rank, const std::string&) {
 void answer_without_mark(const FakeRank& rank, const std::string&) {
     rank.agent.end_work();
     print(1, "one\n" + mark_bytes(rank.key, 1) + "two\n");
-    rank.agent.send(Done{rank.call, true, 0, 0}, {}, -1);
+    rank.agent.send(Done{rank.call, true, 0, 0, 0}, {}, -1);
 }
 
 void leave_a_printer(const FakeRank&, const std::string&) {

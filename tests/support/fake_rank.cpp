@@ -54,7 +54,7 @@ Packet next_packet() {
         const std::string key = setup.child["key"];
         print(1, mark_bytes(key, 2));
         print(2, mark_bytes(key, 2));
-        send_packet(kSocketFd, encode(Done{execute->call, true, 2, 0}, {"no hello"}), {},
+        send_packet(kSocketFd, encode(Done{execute->call, true, 2, 0, 0}, {"no hello"}), {},
                     Wait::yes);
     }
 }
