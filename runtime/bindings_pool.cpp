@@ -99,8 +99,7 @@ py::list outcomes(CallTicket& ticket) {
                    "state"_a = name_of(o.state), "consequence"_a = o.consequence,
                    "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
                    "began"_a = o.began, "memory"_a = memory_end(o.memory),
-                   "frames"_a = bytes_list(o.frames),
-                   "fd"_a = o.buffer.release());
+                   "frames"_a = bytes_list(o.frames), "fd"_a = o.buffer.release());
         list.append(std::move(d));
     }
     return list;
