@@ -28,7 +28,9 @@ from .errors import (
 from .gpu_type import GPUType
 
 if TYPE_CHECKING:
+    from .accelerator import GpuError
     from .decorator import distributed
+    from .gpu_claims import GpuBusyError
     from .sessions import session
 
 __version__ = "0.1.0"
@@ -37,6 +39,8 @@ __all__ = [
     "AcceleratorMismatchError",
     "DistributedTimeoutError",
     "GPUType",
+    "GpuBusyError",
+    "GpuError",
     "NestedCallError",
     "RankDiedError",
     "RankError",
@@ -68,7 +72,12 @@ def load_ipython_extension(ipython: Any) -> None:
     notebook.start(ipython)
 
 
-_LAZY = {"distributed": "decorator", "session": "sessions"}
+_LAZY = {
+    "distributed": "decorator",
+    "session": "sessions",
+    "GpuError": "accelerator",
+    "GpuBusyError": "gpu_claims",
+}
 
 
 def __getattr__(name: str) -> Any:
