@@ -41,6 +41,21 @@ def test_eight_ranks_log_into_one_run_and_nothing_is_lost(notebook: Notebook) ->
     assert sorted({point.step for point in history}) == list(range(200))
 
 
+def test_each_ranks_metrics_are_all_there_in_their_order(notebook: Notebook) -> None:
+    def train() -> None:
+        import mlflow
+
+        for step in range(2000):
+            mlflow.log_metric("m" + os.environ["RANK"], float(step), step=step)
+
+    notebook.call(8, train)
+    client = MlflowClient(tracking_uri=f"sqlite:///{os.getcwd()}/mlflow.db")
+    for rank in range(8):
+        history = client.get_metric_history(all_runs()[0].info.run_id, f"m{rank}")
+        assert [point.step for point in history] == list(range(2000))
+        assert [point.value for point in history] == list(range(2000))
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_start_run_without_a_name_enters_the_calls_run(notebook: Notebook, nested: bool) -> None:
     def train() -> str:
