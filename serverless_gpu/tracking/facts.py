@@ -5,10 +5,11 @@ Arguments are described, not shown: `repr` of a user's object may be slow, long 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from serverless_gpu.tracking.context import notebook_file
 
@@ -18,7 +19,10 @@ _VALUE_LENGTH, _LENGTH = 60, 500
 _ITEMS = 4
 _SECRET_NAME = re.compile(r"token|secret|passw|pwd|credential|auth|api_?key|private", re.I)
 _SECRET_VALUE = re.compile(r"(hf_|ghp_|gho_|github_pat_|sk-|dapi|glpat-|AKIA|xox[abp]-|eyJ)\S{8,}")
+_SECRET_LENGTH = 8
 _HIDDEN = "***"
+
+Secrets: TypeAlias = Callable[[], frozenset[str]]
 
 
 def call_tags(title: str, ranks: int, device: str, arguments: str) -> dict[str, str]:
@@ -37,9 +41,7 @@ def arguments_text(
     names: Sequence[str], values: Sequence[Any], environ: Mapping[str, str] = os.environ
 ) -> str:
     """``lr=0.1, data=Tensor(8, 3) float32, token=***``."""
-    secrets = {
-        value for name, value in environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)
-    }
+    secrets: Secrets = functools.cache(lambda: _secrets(environ))  # few calls have long texts
     parts = []
     for name, value in zip(names, values, strict=True):
         text = _HIDDEN if _SECRET_NAME.search(name) else _short(value, secrets)
@@ -47,13 +49,22 @@ def arguments_text(
     return _cut(", ".join(parts), _LENGTH)
 
 
-def _short(value: Any, secrets: set[str], depth: int = 0) -> str:
+def _secrets(environ: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(
+        value
+        for name, value in environ.items()
+        if len(value) >= _SECRET_LENGTH and _SECRET_NAME.search(name)
+    )
+
+
+def _short(value: Any, secrets: Secrets, depth: int = 0) -> str:
     kind = type(value)
     if value is None or kind in (bool, int, float, complex):
         return _cut(repr(value), _VALUE_LENGTH)
     if kind in (str, bytes):
         plain = value if kind is str else ""
-        if _SECRET_VALUE.search(plain) or any(secret in plain for secret in secrets):
+        long = len(plain) >= _SECRET_LENGTH
+        if long and (_SECRET_VALUE.search(plain) or any(one in plain for one in secrets())):
             return _HIDDEN
         return _cut(repr(value[: _VALUE_LENGTH + 1]), _VALUE_LENGTH)
     if kind in (list, tuple, set, frozenset, dict) and depth < 2:
@@ -66,7 +77,7 @@ def _short(value: Any, secrets: set[str], depth: int = 0) -> str:
     return str(name) if isinstance(name, str) else kind.__name__
 
 
-def _container(value: Any, secrets: set[str], depth: int) -> str:
+def _container(value: Any, secrets: Secrets, depth: int) -> str:
     shown = []
     for number, item in enumerate(value):
         if number == _ITEMS:
