@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,6 +20,7 @@ SOURCES = Path(__file__).resolve().parent
 def folder() -> Path:
     """Where `libnvidia-ml.so.1` and `libcuda.so.1` are, for LD_LIBRARY_PATH."""
     where = Path(tempfile.mkdtemp(prefix="serverless-gpu-fake-"))
+    atexit.register(shutil.rmtree, where, ignore_errors=True)
     for source, library in (("fake_nvml", "libnvidia-ml.so.1"), ("fake_cuda", "libcuda.so.1")):
         if not (SOURCES / f"{source}.cpp").exists():
             continue
