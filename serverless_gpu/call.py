@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import accelerator, hosts, outcome, output, pool, quiet, serialize, status, stops, waiting
+from . import (
+    accelerator,
+    gpu_report,
+    hosts,
+    outcome,
+    output,
+    pool,
+    quiet,
+    serialize,
+    status,
+    stops,
+    waiting,
+)
 from .errors import DistributedTimeoutError
 from .outcome import Ended
 from .tracking import client as tracking
@@ -210,7 +222,12 @@ def _watch(
         owner.store_file()  # one that has died is replaced: ranks may be waiting for it
         view = ticket.view()
         peers.look(view)
-        line.show(view, ready=owner.fork_server_up(), quiet=watch.look(view, sink.last_output))
+        line.show(
+            view,
+            ready=owner.fork_server_up(),
+            quiet=watch.look(view, sink.last_output),
+            gpus=gpu_report.gpu_report(group.devices),
+        )
 
 
 def _finish_tracking(handle: Any, ended: Ended) -> None:

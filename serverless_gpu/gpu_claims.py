@@ -219,7 +219,7 @@ def _settled(devices: Sequence[Device], owner: Pool) -> list[Look]:
         full = any(1 - one.free_share > LEAVING_SHARE for one in looks)
         # A process that has just been killed is known to the driver a little longer, by a number
         # that the system has forgotten; or, in a container, only its memory is known.
-        going = any(_full(one) and not _all_known(one) for one in looks)
+        going = any(_full(one) and (not _all_known(one) or _one_ends(one)) for one in looks)
         if not ((_leaving and full) or going) or time.monotonic() >= deadline:
             return looks
         time.sleep(POLL_S)  # the driver tells nobody when memory is freed
@@ -231,6 +231,18 @@ def _full(one: Look) -> bool:
 
 def _all_known(look: Look) -> bool:
     return bool(look.occupants) and all(one.user for one in look.occupants)
+
+
+def _one_ends(look: Look) -> bool:
+    """Whether a process on the GPU has ended but for its memory: that takes the driver seconds."""
+    for one in look.occupants:
+        try:
+            os.readlink(f"/proc/{one.pid}/exe")
+        except FileNotFoundError:
+            return True
+        except OSError:
+            continue  # another user's
+    return False
 
 
 def _descendants() -> frozenset[int]:

@@ -6,10 +6,11 @@ import html
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .gpu_report import GpuReport
 from .hosts import Host
 from .quiet import Quiet
 
@@ -57,11 +58,13 @@ class Status:
         *,
         ready: bool = True,
         quiet: Quiet | None = None,
+        gpus: GpuReport | None = None,
     ) -> None:
-        """Shows the line, or updates it if it has changed. `quiet` is shown under it."""
+        """Shows the line, or updates it if it has changed. `quiet` and `gpus` are shown under it,
+        their details folded."""
         if ready and self._ready_after is None:
             self._ready_after = time.monotonic() - self._started
-        self._publish(self._running(view), self._live(view), quiet)
+        self._publish(self._running(view), self._live(view), quiet, gpus)
 
     def finish(self, mark: str, word: str, failed: str = "", *, began: float | None = None) -> None:
         """The final form. `began`: seconds until user code ran, if that is known."""
@@ -142,7 +145,13 @@ class Status:
             rich = f"{rich} · {html.escape(trouble)}" if rich else html.escape(trouble)
         return text, rich
 
-    def _publish(self, parts: list[str], live: list[str], quiet: Quiet | None = None) -> None:
+    def _publish(
+        self,
+        parts: list[str],
+        live: list[str],
+        quiet: Quiet | None = None,
+        gpus: GpuReport | None = None,
+    ) -> None:
         text_run, html_run = self._run_forms()
         text = " · ".join([*parts, *([text_run] if text_run else [])])
         rich = " · ".join([*map(html.escape, parts), *([html_run] if html_run else [])])
@@ -151,13 +160,10 @@ class Status:
             bars = html.escape("\n".join(live))
             body += f'<pre style="font-size:90%;margin:0;white-space:pre-wrap">{bars}</pre>'
             text += "".join("\n" + line for line in live)
-        if quiet is not None:
-            stacks = html.escape("\n".join(quiet.details))
-            body += (
-                f'<details style="font-size:90%"><summary>{html.escape(quiet.line)}</summary>'
-                f'<pre style="margin:0;white-space:pre-wrap">{stacks}</pre></details>'
-            )
-            text += f"\n{quiet.line}"
+        for known in (quiet, gpus):
+            if known is not None:
+                body += _folded(known.line, known.details)
+                text += f"\n{known.line}"
         data = {"text/plain": text, "text/html": body}
         if data == self._shown:
             return
@@ -170,6 +176,14 @@ class Status:
         message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
         if self.host.rich:
             self.host.message(self.parent, kind, message)
+
+
+def _folded(line: str, details: Sequence[str]) -> str:
+    more = html.escape("\n".join(details))
+    return (
+        f'<details style="font-size:90%"><summary>{html.escape(line)}</summary>'
+        f'<pre style="margin:0;white-space:pre-wrap">{more}</pre></details>'
+    )
 
 
 def _link_forms(info: RunInfo | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from serverless_gpu.gpu_report import GpuReport
 from serverless_gpu.status import Status
 
 
@@ -119,3 +120,13 @@ def test_screen_readers_are_told_and_text_of_users_is_no_markup(host: Shown) -> 
     assert "<b>x</b>" not in page
     assert "<i>50%</i>" not in page
     assert "[0-3] <i>50%</i>" in host.last()
+
+
+def test_gpus_are_told_in_a_line_and_each_below_it(host: Shown) -> None:
+    report = GpuReport("GPU 0-1: 93-98 % busy", ("GPU 0 93 %", "GPU 1 <98 %>"))
+    line = _line(host)
+    line.show(VIEW, gpus=report)
+    assert host.last().endswith("\nGPU 0-1: 93-98 % busy")
+    assert "GPU 1 &lt;98 %&gt;" in host.last("text/html")
+    line.finish("✓", "done in")
+    assert "busy" not in host.last()

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-#: Holds a share of the memory of cuda:0 until its stdin is closed. An orphan: what descends from the
-#: notebook counts as the notebook's own.
+#: Holds a share of the memory of cuda:0 until its stdin is closed. An orphan: what descends from
+#: the notebook counts as the notebook's own.
 HOLDER = """
 import os, sys
 if os.fork(): os._exit(0)
