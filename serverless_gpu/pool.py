@@ -104,6 +104,8 @@ class Pool:
             old = self._tracker_service
             if old is None or old[0] in self.core.dead_children():
                 self._trackers += 1
+                if old is not None:
+                    Path(old[1]).unlink(missing_ok=True)  # a killed one leaves its socket
             path = self.folder / f"tracker-{self._trackers}"
             config: dict[str, object] = {
                 "socket": str(path),

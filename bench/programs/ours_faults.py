@@ -34,7 +34,10 @@ def _go_wrong(fault: str, folder: str) -> None:
     if place == "sleep" or fault == "deadline":
         time.sleep(600)
     elif place == "native code with the GIL":
-        ctypes.PyDLL(None).sleep(600)
+        # Locked twice: no signal ends that, and nobody else gets the GIL.
+        mutex = ctypes.create_string_buffer(64)
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
     else:
         if rank == FIRST and place == "collective":
             time.sleep(600)

@@ -78,6 +78,7 @@ class Soak:
         self.random = random.Random(seed)
         self.fifo = os.open(READY, os.O_RDWR | os.O_NONBLOCK)
         self.counts: dict[str, int] = {}
+        self.deck: list[str] = []
 
     def one(self) -> None:
         ranks = self.random.choice((2, 3, 4))
@@ -101,7 +102,9 @@ class Soak:
             "rendezvous": lambda n: self.without("rendezvous", n),
             "tracker": lambda n: self.without("tracker", n),
         }
-        name = self.random.choice(list(deeds))
+        if not self.deck:  # a shuffled deck, so that a short soak has each of them too
+            self.deck = self.random.sample(sorted(deeds), len(deeds))
+        name = self.deck.pop()
         self.counts[name] = self.counts.get(name, 0) + 1
         print("call", name, ranks, flush=True)
         try:
