@@ -57,7 +57,7 @@ void read_cgroup(SystemFacts& facts) {
     for (;;) {
         const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
         const auto most = number_in(folder + "/memory.max");
-        if (most && (!facts.memory_limit_bytes || *most < *facts.memory_limit_bytes)) {
+        if (most && *most > 0 && (!facts.memory_limit_bytes || *most < *facts.memory_limit_bytes)) {
             facts.memory_limit_bytes = most;
             facts.memory_used_bytes = number_in(folder + "/memory.current");
         }

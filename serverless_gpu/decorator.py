@@ -157,6 +157,7 @@ def _on_fresh_ranks(
         owner.core.retire(children)
         gpu_claims.leave(children, claim)
         owner.core.set_spares(max(here_default(), ranks))
+        gpu_warm.begin()  # who has called once calls again
     if ended.error is not None:
         raise ended.error
     return [ended.values[rank] for rank in range(ranks)]

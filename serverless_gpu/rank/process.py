@@ -89,7 +89,9 @@ class RankProcess:
             process_group.calm()
         from . import cells
 
-        frames = [*payload.frames, *cells.variables_frame()]
+        # An editor's question changes none, and who asks it keeps no list of them.
+        names = cells.variables_frame() if mode in ("function", "cell") else []
+        frames = [*payload.frames, *names]
         streams.flush()
         mark = self.agent.mark_message()
         self.agent.done(self.call, ok, frames, payload.fd, mark, raised_ns)
