@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import shlex
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops
+from . import _core, accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops
 from .errors import ArgumentsError, NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
@@ -19,34 +21,31 @@ R = TypeVar("R")
 
 _KNOWN = (
     "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, "
-    "name, wait"
+    "name, wait, output"
 )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of the decorator."""
+
+    gpus: int | None
+    gpu_type: str | GPUType | None
+    timeout: float | None
+    session: bool
+    mlflow: str | None
+    env: dict[str, str]
+    name: str | None
+    wait: float | None
+    output: tuple[str, str]  # how, and the ranks if it is some
 
 
 class DistributedFunction(Generic[P, R]):
     """A function that also runs on ranks. Calling it runs it here, as if it were not decorated."""
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        gpus: int | None,
-        gpu_type: str | GPUType | None,
-        timeout: float | None,
-        session: bool,
-        mlflow: str | None,
-        env: Mapping[str, str],
-        name: str | None,
-        wait: float | None = None,
-    ) -> None:
+    def __init__(self, function: Callable[P, R], asked: _Asked) -> None:
         self._function = function
-        self._gpus = gpus
-        self._gpu_type = gpu_type
-        self._timeout = timeout
-        self._session = session
-        self._mlflow = mlflow
-        self._env = dict(env)
-        self._name = name
-        self._wait = wait
+        self._asked = asked
         self._text: str | None = None  # of the function, once it was read
         functools.update_wrapper(self, function)
 
@@ -57,17 +56,7 @@ class DistributedFunction(Generic[P, R]):
         if instance is None:
             return self
         bound: Callable[..., R] = self._function.__get__(instance, owner)
-        return DistributedFunction(
-            bound,
-            self._gpus,
-            self._gpu_type,
-            self._timeout,
-            self._session,
-            self._mlflow,
-            self._env,
-            self._name,
-            self._wait,
-        )
+        return DistributedFunction(bound, self._asked)
 
     def __repr__(self) -> str:
         return f"<distributed function {getattr(self, '__qualname__', self._function)}>"
@@ -106,12 +95,14 @@ class DistributedFunction(Generic[P, R]):
                 "runs it on that rank"
             )
         _check_arguments(self._function, args, kwargs)
-        ranks, here = accelerator.check(self._gpus, self._gpu_type)
+        ranks, here = accelerator.check(self._asked.gpus, self._asked.gpu_type)
         options = call.CallOptions(
-            timeout=self._timeout,
-            mlflow=self._mlflow,
-            name=self._name,
-            env=self._env,
+            timeout=self._asked.timeout,
+            mlflow=self._asked.mlflow,
+            name=self._asked.name,
+            env=self._asked.env,
+            output=self._asked.output[0],
+            output_ranks=self._asked.output[1],
             title=name,
             source=self._source,
             arguments=lambda: _described(self._function, args, kwargs),
@@ -120,11 +111,13 @@ class DistributedFunction(Generic[P, R]):
             stops.in_one_line("stopped before it had begun"),
             serialize.dump((self._function, args, kwargs), what=name) as payload,
         ):
-            if self._session:
+            if self._asked.session:
                 from .sessions import session
 
-                return session().run_function(payload, options, self._gpus, here, self._wait)
-            return _on_fresh_ranks(payload, options, ranks, here, self._wait)
+                return session().run_function(
+                    payload, options, self._asked.gpus, here, self._asked.wait
+                )
+            return _on_fresh_ranks(payload, options, ranks, here, self._asked.wait)
 
 
 def _on_fresh_ranks(
@@ -161,6 +154,18 @@ def _on_fresh_ranks(
     if ended.error is not None:
         raise ended.error
     return [ended.values[rank] for rank in range(ranks)]
+
+
+def _output(text: str | None) -> tuple[str, str]:
+    """`output=` in the words of `--output`. ValueError for any other."""
+    if text is None:
+        return "merged", ""
+    try:
+        flags = _core.parse_cell_line(f"--output={shlex.quote(str(text))}")
+    except ValueError as error:
+        said = str(error).removeprefix("%%distributed: ").replace("--output", "output")
+        raise ValueError(said) from None
+    return flags["output"], flags["output_ranks"]
 
 
 def _check_arguments(
@@ -208,6 +213,7 @@ def distributed(
     env: Mapping[str, str] | None = None,
     name: str | None = None,
     wait: float | None = None,
+    output: str | None = None,
     num_accelerators: int | None = None,
     accelerator_type: str | None = None,
 ) -> Callable[[Callable[P, R]], DistributedFunction[P, R]]: ...
@@ -224,6 +230,7 @@ def distributed(
     env: Mapping[str, str] | None = None,
     name: str | None = None,
     wait: float | None = None,
+    output: str | None = None,
     num_accelerators: int | None = None,
     accelerator_type: str | None = None,
     **unknown: Any,
@@ -243,6 +250,8 @@ def distributed(
         name: of the MLflow run.
         wait: seconds to wait for GPUs that another notebook has; default: SERVERLESS_GPU_WAIT,
             else 30.
+        output: what is shown of the ranks' output: "merged" (equal lines once; the default), "all"
+            (each rank's own), some ranks, as in "0,3-5", or "none". All of it is in the logs.
         num_accelerators, accelerator_type: the newer spelling of `gpus` and `gpu_type`; the type
             may be written as "GPU_8xH100".
 
@@ -276,17 +285,19 @@ def distributed(
             f"gpus={gpus} and num_accelerators={num_accelerators} contradict each other"
         )
 
+    asked = _Asked(
+        gpus if gpus is not None else num_accelerators,
+        gpu_type if gpu_type is not None else accelerator_type,
+        timeout,
+        session,
+        mlflow,
+        dict(env or {}),
+        name,
+        wait,
+        _output(output),
+    )
+
     def decorate(target: Callable[..., Any]) -> DistributedFunction[..., Any]:
-        return DistributedFunction(
-            target,
-            gpus if gpus is not None else num_accelerators,
-            gpu_type if gpu_type is not None else accelerator_type,
-            timeout,
-            session,
-            mlflow,
-            env or {},
-            name,
-            wait,
-        )
+        return DistributedFunction(target, asked)
 
     return decorate if function is None else decorate(function)

@@ -68,7 +68,7 @@ def collect(
         reports.failures,
         reports.deaths,
         unsound,
-        _error(owner, view, reports, world, timeout, presses.pressed),
+        _error(owner, view, reports, world, timeout, presses.pressed, ticket.id),
         reports.variables,
         began,
     )
@@ -200,6 +200,7 @@ def _error(
     world: int,
     timeout: float | None,
     stopped: bool,
+    call: int,
 ) -> BaseException | None:
     if view["cause"] == "deadline":
         assert timeout is not None
@@ -218,7 +219,9 @@ def _error(
         why = owner.why_dead() or "out of processes"
         anew = ". The next call starts anew" if owner.core.broken else ""
         return pool.PoolError(f"rank {first} could not run: {why}{anew}")
-    return build_error(reports.failures, reports.deaths, reports.values, first, world)
+    log = str(owner.core.log_path(call, first)) if death is not None else ""
+    written = log if os.path.exists(log) else ""
+    return build_error(reports.failures, reports.deaths, reports.values, first, world, written)
 
 
 def _killed(deaths: dict[int, RankDeath]) -> str:

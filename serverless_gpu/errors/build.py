@@ -20,14 +20,16 @@ def build_error(
     results: Mapping[int, Any],
     first: int,
     world_size: int | None = None,
+    log: str = "",
 ) -> RankError:
     """The error of a call that rank ``first`` ended, by an exception or by its death.
 
     failures, deaths, results: by rank; ranks of the world in none of them were stopped.
+    log: path of what the first rank has written, told of one that has died.
     """
-    message = _message(failures, deaths, results, first, world_size)
+    message = _message(failures, deaths, results, first, world_size, log)
     error = _make(failures, deaths, results, first, message)
-    recipe = (dict(failures), dict(deaths), dict(results), first, world_size)
+    recipe = (dict(failures), dict(deaths), dict(results), first, world_size, log)
     error._recipe = (build_error, recipe)
     return error
 
@@ -121,6 +123,7 @@ def _message(
     results: Mapping[int, Any],
     first: int,
     world_size: int | None,
+    log: str,
 ) -> str:
     failure = failures.get(first)
     lines: list[str] = []
@@ -128,6 +131,7 @@ def _message(
         death = deaths.get(first, RankDeath(0))
         lines += [f"rank {first} {death.describe()}"]
         lines += [death.advice()] if death.advice() else []
+        lines += [f"What it wrote: {log}"] if log else []
     else:
         lines += [first_line(first, failure)]
         lines += [failure.advice] if failure.advice else []

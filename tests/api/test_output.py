@@ -168,3 +168,35 @@ def test_logging_handlers_do_not_pile_up(capfd: pytest.CaptureFixture[str]) -> N
 
     assert [log.distributed() for _ in range(3)] == [[1]] * 3
     assert capfd.readouterr().out.count("step") == 3
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (None, ["[0-2] same"]),
+        ("all", ["[0] same", "[1] same", "[2] same"]),
+        ("0,2", ["[0,2] same"]),
+        ("none", []),
+    ],
+)
+def test_a_call_says_what_is_shown_of_its_output(
+    capfd: pytest.CaptureFixture[str], output: str | None, shown: list[str]
+) -> None:
+    @distributed(gpus=3, output=output)
+    def talk() -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.barrier()
+        print("same")
+
+    capfd.readouterr()
+    talk.distributed()
+    lines = [line for line in capfd.readouterr().out.splitlines() if line.endswith("same")]
+    assert sorted(lines) == shown
+
+
+@pytest.mark.parametrize("output", ["most", "", "0-", "0; 1"])
+def test_another_choice_of_output_is_refused_with_those_there_are(output: str) -> None:
+    with pytest.raises(ValueError, match="output takes merged, all, none, or ranks such as"):
+        distributed(gpus=3, output=output)
