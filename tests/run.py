@@ -181,7 +181,10 @@ def without_address_randomisation(log: Log) -> tuple[str, ...]:
 
 def run_ctest(log: Log, preset: str, labels: str | None) -> Outcome:
     folder = ROOT / "build" / preset
-    if not (log.run(CMAKE, "--preset", preset) and log.run(CMAKE, "--build", str(folder))):
+    if not (
+        log.run(CMAKE, "--preset", preset)
+        and log.run(CMAKE, "--build", str(folder), "--target", "sgpu_tests")
+    ):
         return Outcome(failed=1, notes=("the build failed",))
     report = log.path.with_suffix(".xml")
     report.unlink(missing_ok=True)
