@@ -16,7 +16,7 @@ protected:
         std::string path = ::testing::TempDir() + "memory-watch-XXXXXX";
         root_ = ::mkdtemp(path.data());
     }
-    ~FakeSystem() override { std::filesystem::remove_all(root_); }
+    void TearDown() override { std::filesystem::remove_all(root_); }
 
     void write(const std::string& name, const std::string& text) const {
         const std::filesystem::path path = root_ + "/" + name;
