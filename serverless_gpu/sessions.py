@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import select
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +16,8 @@ from .errors import format_ranks
 _sessions = itertools.count(1)
 _epochs = itertools.count(1)
 _cells = itertools.count(1)
+#: Seconds until the pool must know of a rank that has ended; it takes milliseconds.
+_NEWS_S = 5.0
 
 
 class SessionError(ValueError):
@@ -178,6 +183,7 @@ class Session:
                     else f"the session has {len(self._children)} ranks, not {asked}: leave --gpus "
                     f"out to use them, or --fresh --gpus {asked} for a new session"
                 )
+            self._await_news_of_ended()
             self._replace_dead()
             return
         owner = pool.get()
@@ -189,6 +195,16 @@ class Session:
         self._device, self._devices = here.label, here.devices[:count]
         self._number = next(_sessions)
         self._new_epoch()
+
+    def _await_news_of_ended(self) -> None:
+        """A rank that has ended a moment ago may not be known as dead yet; a call would fail on it
+        that could have had a fresh one. Waits for the news, _NEWS_S seconds at most."""
+        assert self._owner is not None
+        pids = self._owner.core.pids()["children"]
+        ended = {child for child in self._children if child in pids and _has_ended(pids[child])}
+        deadline = time.monotonic() + _NEWS_S
+        while not ended <= set(self._owner.core.dead_children()) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def _replace_dead(self, died: Iterable[int] = ()) -> None:
         """New ranks for dead ones. It is said if anything is lost, and of those in `died`."""
@@ -253,6 +269,21 @@ class Session:
         if ended.error is not None:
             raise ended.error
         return ended.values
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # out of descriptors: the call will show
+        return False
+    try:
+        watch = select.poll()  # select() takes no descriptor above 1023
+        watch.register(handle, select.POLLIN)
+        return bool(watch.poll(0))
+    finally:
+        os.close(handle)
 
 
 def _what_is_gone(had: Iterable[variables.Variables], them: str) -> str:

@@ -175,7 +175,11 @@ class RankDeath:
             )
         if self.out_of_memory is None:
             return "If nobody sent it, memory ran out: try a smaller batch, or see dmesg."
-        return "Somebody sent it: kill -9, a job scheduler, or an administrator."
+        held = f" (it held up to {pressure.size(self.memory_peak)})" if self.memory_peak else ""
+        return (
+            f"Memory was not short{held}: somebody sent it, by kill -9, a job scheduler, an "
+            "administrator, or code of the rank."
+        )
 
 
 def first_line(rank: int, failure: RankFailure) -> str:

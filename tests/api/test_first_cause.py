@@ -11,6 +11,7 @@ from serverless_gpu import outcome, serialize
 from serverless_gpu.errors import RankFailure
 from serverless_gpu.errors.failure import Frame, Link
 
+NO_MEMORY_TOLD = {"verdict": "unknown", "limit": 0, "peak": 0}
 _C10D = f"{os.sep}lib{os.sep}torch{os.sep}distributed{os.sep}distributed_c10d.py"
 
 
@@ -35,6 +36,8 @@ def _report(
         "state": "raised",
         "consequence": consequence,
         "seconds": seconds,
+        "pid": 4711,
+        "memory": NO_MEMORY_TOLD,
         "frames": payload.frames,
         "fd": payload.detach(),
     }
@@ -49,6 +52,7 @@ def _death(rank: int, seconds: float, *, consequence: bool = False) -> dict[str,
         "pid": 4711,
         "status": 9,
         "exit_known": True,
+        "memory": NO_MEMORY_TOLD,
     }
 
 

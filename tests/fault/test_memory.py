@@ -49,7 +49,7 @@ attempt("after", fine.distributed)
         "was killed by SIGKILL: the system was out of memory (cgroup limit 1.5 GiB; the rank"
         in (lines["grow"])
     )
-    assert "Somebody sent it" in lines["killed"], lines
+    assert "somebody sent it" in lines["killed"], lines
     assert "memory" not in lines["killed"]
     assert lines["after"] == "[0, 1]", lines
 
