@@ -73,7 +73,7 @@ def test_autolog_of_sklearn(notebook: Notebook) -> None:
     assert "training_r2_score" in the_run().data.metrics
 
 
-@needs("pandas")
+@needs("pandas", "scipy")
 def test_a_model_is_logged_once_and_can_be_loaded(notebook: Notebook) -> None:
     def train() -> str | None:
         import mlflow
