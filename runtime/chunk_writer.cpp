@@ -8,7 +8,7 @@ namespace sgpu {
 namespace {
 
 // A grey that is read as well on white as on black and on the red of stderr.
-constexpr std::string_view kDim = "\x1b[38;5;243m";
+constexpr std::string_view kDim = "\x1b[38;5;244m";
 constexpr std::string_view kReset = "\x1b[0m";
 
 // 1204331 as 1,204,331.

@@ -10,7 +10,7 @@ from typing import Any
 from .errors import format_ranks
 from .hosts import Host
 
-_DIM, _PLAIN = "\x1b[38;5;243m", "\x1b[0m"
+_DIM, _PLAIN = "\x1b[38;5;244m", "\x1b[0m"
 #: Displays of earlier cells that ranks can still update.
 _KEPT = 1000
 _numbers = itertools.count(1)

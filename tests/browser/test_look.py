@@ -11,20 +11,26 @@ from tests.support import lab
 #: The least contrast at which large text and marks count as readable (WCAG 2, 1.4.11).
 CONTRAST = 3.0
 
-#: Contrast of an element's text against the nearest background that is not transparent.
+#: Contrast of an element's text against all that is behind it.
 MEASURE = """
 element => {
-    const parse = text => text.match(/[\\d.]+/g).map(Number);
-    const light = ([r, g, b]) => {
-        const linear = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const parse = text => {
+        const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+        return [r, g, b, a];
     };
-    let behind = element;
-    while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0)
-        behind = behind.parentElement;
-    const text = light(parse(getComputedStyle(element).color));
-    const ground = behind ? light(parse(getComputedStyle(behind).backgroundColor)) : 1;
-    return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+    const over = (front, back) =>
+        [0, 1, 2].map(i => front[i] * front[3] + back[i] * (1 - front[3]));
+    const light = color => {
+        const linear = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        return 0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2]);
+    };
+    const behind = [];
+    for (let one = element; one; one = one.parentElement)
+        behind.unshift(parse(getComputedStyle(one).backgroundColor));
+    const ground = behind.reduce((back, front) => over(front, back), [255, 255, 255]);
+    const text = over(parse(getComputedStyle(element).color), ground);
+    const [dark, bright] = [light(text), light(ground)].sort((x, y) => x - y);
+    return (bright + 0.05) / (dark + 0.05);
 }
 """
 
@@ -41,7 +47,7 @@ def _theme(notebook: lab.Notebook, name: str) -> None:
         "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
     )
     light = "true" if name.endswith("Light") else "false"
-    notebook.page.wait_for_selector(f"body[data-jp-theme-light={light}]")
+    notebook.page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

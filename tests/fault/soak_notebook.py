@@ -224,6 +224,7 @@ def main(calls: int, seed: int) -> None:
         soak.sum(4)  # all that is made once is there
         soak.result(4)
     soak.argument(4)
+    soak.expect(list(range(4)), on_ranks(4), "flood")  # the allocator keeps what that needs
     settle()
     before = state()
     for number in range(calls):

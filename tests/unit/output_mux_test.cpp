@@ -220,7 +220,7 @@ TEST(OutputMux, AnEmptyShowShowsNothing) {
 TEST(OutputMux, PrefixesAreDimIfColourIsOn) {
     OutputMux mux({.world = 2, .colour = true});
     add_to_all(mux, 2, "x\n\n", kStart);
-    EXPECT_EQ(show(mux.take(kStart)), "\x1b[38;5;243m[0-1]\x1b[0m x\n\x1b[38;5;243m[0-1]\x1b[0m\n");
+    EXPECT_EQ(show(mux.take(kStart)), "\x1b[38;5;244m[0-1]\x1b[0m x\n\x1b[38;5;244m[0-1]\x1b[0m\n");
 }
 
 TEST(OutputMux, AColourLeftOpenEndsWithItsLine) {
