@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
+_CELL = re.compile(r"^<ipython-input-(\d+)-\w+>$")
+
 
 def cell_of(filename: str) -> str | None:
-    """``Cell In[3]`` for the file name of code that this process's shell ran, else None."""
+    """``Cell In[3]`` for the file name of a cell's code, else None."""
     shell: Any = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", lambda: None)()
     format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
     found = format_code_name(filename) if format_code_name else None
-    return " ".join(found) if found else None
+    if found:
+        return " ".join(found)
+    named = _CELL.match(filename)  # of a cell that another process has run
+    return f"Cell In[{named[1]}]" if named else None
 
 
 def file_of(filename: str) -> str:

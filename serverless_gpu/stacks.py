@@ -12,7 +12,6 @@ from .errors.failure import format_ranks
 from .places import place
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
-_CELL = re.compile(r"^<ipython-input-(\d+)-\w+>$")
 #: Functions that only pass a call on; the one below them says what is going on.
 _PASSING_ON = frozenset(
     {"wrapper", "inner", "decorate_context", "__call__", "_call_impl", "_wrapped_call_impl", "_fn"}
@@ -28,9 +27,6 @@ class Place:
     function: str
 
     def __str__(self) -> str:
-        cell = _CELL.match(self.file)
-        if cell:
-            return f"Cell In[{cell[1]}], line {self.line}"
         return place(self.file, self.line)
 
 

@@ -76,6 +76,17 @@ def test_what_goes_wrong_is_named_and_the_next_call_works(tmp_path: Path) -> Non
     assert "[1] False" in shown  # those of a rank that died
 
 
+def test_output_is_merged_under_its_ranks(tmp_path: Path) -> None:
+    notebook = next(path for path in EXAMPLES if path.stem == "03_output")
+    executed = execute(notebook, tmp_path)
+    text = "\n".join(text_of(o) for o in outputs(executed))
+    assert sorted(re.findall(r"\[([\d,-]+)\] rank \d has its own figure", text)) == list("01234567")
+    assert text.count("40/40") <= 8, "a bar has left more than its last state"
+    assert "--- rank 3" in text and "line 19" in text
+    assert len([o for o in outputs(executed) if "image/png" in o.get("data", {})]) == 2
+    assert "step on 1" in text and "step on 0" not in text
+
+
 def test_examples_are_saved_without_outputs() -> None:
     for path in EXAMPLES:
         notebook = json.loads(path.read_text())
