@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterator
 
 from kernels import Kernel, program
@@ -57,6 +58,44 @@ def lines(place: Workplace) -> Iterator[Line]:
         "<= 1 s, 0 lost",
         met,
     )
+
+
+def delay(place: Workplace) -> Iterator[Line]:
+    """From a rank's print to the client's message, line by line."""
+    ours, peer = place.ours(), place.peer()
+    count = place.times(100)
+
+    def delays(kernel: Kernel, magic: str, pause: str) -> list[float]:
+        kernel.run(f"{magic}\nimport time")
+        ran = kernel.run(
+            f"{magic}\nfor _ in range({count}):\n"
+            f"    print('at', repr(time.perf_counter()), flush=True)\n    time.sleep({pause})"
+        )
+        # One clock for all processes of the machine.
+        found = [(when, _COLOUR.sub("", text)) for when, text in ran.texts]
+        return [when - float(at) for when, text in found for at in _AT.findall(text)]
+
+    for name, flags, goal in (("one rank", " --ranks 0", 0.05), ("8 ranks", "", 0.15)):
+        mine = delays(ours, f"%%distributed{flags}", "0.05")
+        rival: Figure | str = NO_PEER
+        if peer:
+            targets = " --targets 0" if flags else ""
+            rival = _with_p99(delays(peer, f"%%px{targets}", "0.05"))
+        yield Line(
+            f"print to the client's message, {name}",
+            _with_p99(mine),
+            {"ipyparallel": rival},
+            f"<= {goal * 1e3:g} ms",
+            statistics.median(mine) <= goal,
+        )
+
+
+_AT = re.compile(r"at ([\d.]+)$", re.MULTILINE)
+
+
+def _with_p99(values: list[float]) -> Figure:
+    worst = sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
+    return figure(values, note=f"p99 {worst * 1e3:.0f} ms")
 
 
 def _arrived(text: str) -> int:

@@ -33,6 +33,7 @@ ROWS: dict[str, Row] = {
     "start": notebook.starts,
     "cold": notebook.cold,
     "lines": data.lines,
+    "delay": data.delay,
     "argument": data.argument,
     "results": data.results,
     "refill": ends.refill,

@@ -177,7 +177,7 @@ class RankDeath:
             return "If nobody sent it, memory ran out: try a smaller batch, or see dmesg."
         held = f" (it held up to {pressure.size(self.memory_peak)})" if self.memory_peak else ""
         return (
-            f"Memory was not short{held}: somebody sent it, by kill -9, a job scheduler, an "
+            f"Not for want of memory{held}: somebody sent it, by kill -9, a job scheduler, an "
             "administrator, or code of the rank."
         )
 
