@@ -224,9 +224,11 @@ def test_a_death_says_how(death: RankDeath, text: str) -> None:
     assert (error.signal is None) == (error.exit_code is not None)
 
 
-def test_nobody_is_told_of_memory_when_it_was_not_memory() -> None:
-    error = build_error({}, {1: RankDeath(12, signal=9, out_of_memory=False)}, {}, 1)
-    assert "memory" not in str(error)
+def test_nobody_is_told_to_save_memory_when_it_was_not_memory() -> None:
+    death = RankDeath(12, signal=9, out_of_memory=False, memory_peak=300 << 20)
+    error = build_error({}, {1: death}, {}, 1)
+    assert "Not for want of memory (it held up to 300 MiB)" in str(error)
+    assert "smaller batch" not in str(error)
 
 
 @pytest.mark.parametrize(("code", "number"), [(3, 3), (None, 0), ("bye", 1)])
