@@ -80,7 +80,8 @@ def delay(place: Workplace) -> Iterator[Line]:
         rival: Figure | str = NO_PEER
         if peer:
             targets = " --targets 0" if flags else ""
-            rival = _with_p99(delays(peer, f"%%px{targets}", "0.05"))
+            seen = delays(peer, f"%%px{targets}", "0.05")
+            rival = _with_p99(seen) if seen else "no line came as a stream"
         yield Line(
             f"print to the client's message, {name}",
             _with_p99(mine),
