@@ -121,6 +121,9 @@ def _make(user_module: types.ModuleType) -> RankShell:
     before = sys.stdout, sys.stderr, sys.excepthook
     made = RankShell.instance(config=config, user_module=user_module)
     sys.stdout, sys.stderr, sys.excepthook = before
+    for prompt in ("ps1", "ps2", "ps3"):
+        # Frameworks that find one take the process for a prompt that somebody types at.
+        sys.__dict__.pop(prompt, None)
     made.Completer.use_jedi = False
     # What IPython says to sys.exit() in a cell; here it ends the cell, see run().
     warnings.filterwarnings("ignore", message="To exit: use")

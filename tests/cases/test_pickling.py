@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.notebook import Notebook
 
 
@@ -124,10 +126,35 @@ def test_c077_frameworks_find_torchrun_s_variables_and_no_notebook(notebook: Not
         def look():
             try: get_ipython(); seen = True
             except NameError: seen = False
-            import IPython
+            import IPython, sys
+            seen = seen or hasattr(sys, "ps1")  # what Lightning and code.interact look for
             names = "LOCAL_RANK GROUP_RANK LOCAL_WORLD_SIZE TORCHELASTIC_RUN_ID".split()
             return seen, IPython.get_ipython(), all(n in os.environ for n in names)
         assert look.distributed() == [(False, None, True)] * 2
+        """
+    )
+    notebook.ok("%%distributed --gpus 2\nimport sys\nassert not hasattr(sys, 'ps1')")
+
+
+def test_c077_lightning_trains_in_ranks(notebook: Notebook) -> None:
+    pytest.importorskip("lightning")
+    notebook.ok(
+        """
+        def fit():
+            import lightning as L
+            class M(L.LightningModule):
+                def __init__(self): super().__init__(); self.l = torch.nn.Linear(2, 1)
+                def training_step(self, b, i): return self.l(b[0]).sum()
+                def configure_optimizers(self): return torch.optim.SGD(self.parameters(), .1)
+            dl = torch.utils.data.DataLoader([(torch.ones(2), 0.)] * 8, batch_size=2)
+            seen = []
+            for fold in range(3):
+                t = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1,
+                              logger=False, enable_checkpointing=False,
+                              enable_progress_bar=fold == 2)
+                t.fit(M(), dl); seen.append((t.world_size, t.global_rank))
+            return seen
+        assert distributed(gpus=2)(fit).distributed() == [[(2, 0)] * 3, [(2, 1)] * 3]
         """
     )
 
