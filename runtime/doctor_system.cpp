@@ -4,9 +4,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "runtime/doctor.h"
+#include "runtime/memory_watch.h"
 
 namespace sgpu {
 namespace {
@@ -40,37 +39,14 @@ std::optional<std::uint64_t> limit(__rlimit_resource_t what) {
     return found.rlim_cur;
 }
 
-// The number in a file; absent if there is none ("max").
-std::optional<std::uint64_t> number_in(const std::string& path) {
-    std::ifstream file(path);
-    std::uint64_t value = 0;
-    if (!(file >> value)) return std::nullopt;
-    return value;
-}
-
-// The tightest limit of this process's control group and of those above it, and what is used there.
+// The tightest limit of this process's control group and of those above it, and what is held there.
+// One above the machine's memory limits nothing.
 void read_cgroup(SystemFacts& facts) {
-    std::ifstream file("/proc/self/cgroup");
-    std::string group;
-    for (std::string line; std::getline(file, line);)
-        if (line.rfind("0::", 0) == 0) group = line.substr(3);
-    for (;;) {
-        const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
-        const auto most = number_in(folder + "/memory.max");
-        if (most && *most > 0 && (!facts.memory_limit_bytes || *most < *facts.memory_limit_bytes)) {
-            facts.memory_limit_bytes = most;
-            facts.memory_used_bytes = number_in(folder + "/memory.current");
-        }
-        if (group.empty() || group == "/") break;
-        group.erase(group.rfind('/'));
-    }
-    if (facts.memory_limit_bytes) return;
-    // The first version of control groups has a number near 2^63 for no limit.
-    const std::string old = "/sys/fs/cgroup/memory/memory.";
-    facts.memory_limit_bytes = number_in(old + "limit_in_bytes");
-    if (facts.memory_limit_bytes && *facts.memory_limit_bytes >= facts.memory_bytes)
-        facts.memory_limit_bytes.reset();
-    facts.memory_used_bytes = number_in(old + "usage_in_bytes");
+    const MemoryWatch watch;
+    const auto least = watch.limit();
+    if (least == 0 || least >= facts.memory_bytes) return;
+    facts.memory_limit_bytes = least;
+    if (const auto held = watch.held(); held != 0) facts.memory_used_bytes = held;
 }
 
 void check_shm(const DoctorFacts& facts, std::vector<Check>& checks) {

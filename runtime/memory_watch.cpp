@@ -141,6 +141,18 @@ std::uint64_t MemoryWatch::limit() const {
     return least < kNoLimit ? least : 0;
 }
 
+std::uint64_t MemoryWatch::held() const {
+    const std::uint64_t least = limit();
+    if (least == 0) return 0;
+    for (const std::string& level : levels()) {
+        if (value(level + "/memory.max") == least)
+            return value(level + "/memory.current").value_or(0);
+        if (value(level + "/memory.limit_in_bytes") == least)
+            return value(level + "/memory.usage_in_bytes").value_or(0);
+    }
+    return 0;
+}
+
 std::uint64_t MemoryWatch::room() const {
     std::uint64_t least = meminfo(proc_, "MemAvailable");
     if (least == 0) return kNoLimit;  // a system that does not say

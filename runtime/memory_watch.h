@@ -47,6 +47,8 @@ public:
 
     // The least limit of the cgroup and those above it, in bytes; 0 if there is none.
     std::uint64_t limit() const;
+    // What is held where that limit is, in bytes; 0 if there is none, or it cannot be seen.
+    std::uint64_t held() const;
     // Bytes that can still be had before the system has to end a process: what is free, can be
     // reclaimed or swapped out, in the cgroup, in those above it, and in the machine.
     std::uint64_t room() const;

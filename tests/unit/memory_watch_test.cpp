@@ -93,6 +93,26 @@ TEST_F(FakeSystem, VersionOneNamesTheLeastLimitItself) {
     EXPECT_EQ(watch().limit(), 0U);
 }
 
+TEST_F(FakeSystem, WhatIsHeldIsCountedWhereTheLimitIs) {
+    write("proc/self/cgroup", "0::/user/job\n");
+    write("cgroup/user/job/memory.events", "oom_kill 0\n");
+    write("cgroup/user/job/memory.max", "max\n");
+    write("cgroup/user/job/memory.current", "1000\n");
+    write("cgroup/user/memory.max", "4000\n");
+    EXPECT_EQ(watch().held(), 0U) << "that level does not say";
+    write("cgroup/user/memory.current", "3000\n");
+    EXPECT_EQ(watch().held(), 3000U);
+}
+
+TEST_F(FakeSystem, WhatIsHeldInVersionOne) {
+    write("proc/self/cgroup", "4:memory:/box\n");
+    write("cgroup/memory/box/memory.oom_control", "oom_kill 0\n");
+    write("cgroup/memory/box/memory.stat", "hierarchical_memory_limit 314572800\n");
+    write("cgroup/memory/box/memory.limit_in_bytes", "314572800\n");
+    write("cgroup/memory/box/memory.usage_in_bytes", "1048576\n");
+    EXPECT_EQ(watch().held(), 1048576U);
+}
+
 constexpr std::uint64_t kMegabyte = 1'000'000;
 
 TEST_F(FakeSystem, RoomIsWhatTheTightestLevelHasLeftWithWhatItCanReclaim) {
