@@ -50,7 +50,8 @@ attempt("after", fine.distributed)
         in (lines["grow"])
     )
     assert "somebody sent it" in lines["killed"], lines
-    assert "memory" not in lines["killed"]
+    assert "Not for want of memory" in lines["killed"], lines
+    assert "out of memory" not in lines["killed"], lines
     assert lines["after"] == "[0, 1]", lines
 
 
