@@ -234,3 +234,12 @@ def test_a_dead_fork_server_is_noticed_and_made_anew() -> None:
     for _ in range(6):
         assert fine.distributed() == ["fine"] * 2
     assert running.core.pids()["fork_server"] != server.pid
+
+
+def test_what_a_cell_prints_is_not_kept_in_the_ranks(session: Session) -> None:
+    """IPython keeps it for a history, which ranks have not: memory that grows for ever."""
+    session.run("import sys\nfor i in range(100): print('line', i)", gpus=1)
+    found = "[k for k, v in get_ipython().history_manager.outputs.items() if v]"
+    session.run(f"held = {found}\nwriter = sys.stdout.write.__qualname__")
+    assert session.pull("held") == [[]]
+    assert session.pull("writer") == ["PyCapsule.write"]
