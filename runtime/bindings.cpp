@@ -1,9 +1,12 @@
 // bindings.cpp: the extension module `serverless_gpu._core`. Only bindings*.cpp know Python.
 #include "runtime/bindings.h"
 
+#include <pybind11/stl.h>
+
 #include "runtime/process_tree.h"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace sgpu {
 
@@ -29,6 +32,7 @@ PYBIND11_MODULE(_core, m) {
             list.append(py::make_tuple(p.pid, p.parent, std::string(1, p.state)));
         return list;
     });
+    m.def("ended_among", &ended_among, "pids"_a, "Those of these processes that have ended.");
 }
 
 }  // namespace sgpu

@@ -118,6 +118,17 @@ std::vector<Process> own_children() {
     return found;
 }
 
+std::vector<pid_t> ended_among(const std::vector<pid_t>& pids) {
+    std::vector<pid_t> ended;
+    for (const pid_t pid : pids) {
+        const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+        if (!pidfd && errno != ESRCH) continue;
+        pollfd item{pidfd.get(), POLLIN, 0};
+        if (!pidfd || ::poll(&item, 1, 0) > 0) ended.push_back(pid);
+    }
+    return ended;
+}
+
 void kill_tree(pid_t root) {
     std::set<pid_t> stopped;
     std::vector<Process> tree;

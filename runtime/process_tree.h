@@ -32,6 +32,10 @@ std::vector<Process> descendants(pid_t root);
 // REQUIRES: this process has no threads that fork.
 std::vector<Process> own_children();
 
+// Which of these processes have ended, reaped or not. One that cannot be looked at for want of
+// descriptors counts as alive. Never blocks.
+std::vector<pid_t> ended_among(const std::vector<pid_t>& pids);
+
 // Stops `root` and everything below it, so that none can fork away, then kills them all.
 // What had already detached itself from `root` (double fork) is not found: only the subreaper has
 // it.

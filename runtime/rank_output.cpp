@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
@@ -139,8 +140,18 @@ std::uint32_t RankOutput::mark(MarkFor what) {
     (void)write_all();
     // After ours: C stdio holds the begin of a line at most, which Python's lines do not wait for.
     std::fflush(nullptr);
+    // The last number again: the pool has passed it, so the message's place is where it arrives.
+    if (what == MarkFor::message && all_is_read()) return marks_ - marks_ % 2;
     const std::uint32_t number = put_mark(what);
     return write_all() == Flushed::done ? number : 0;
+}
+
+// Whether the pool has taken all that anybody wrote into the pipes. REQUIRES: writing_ is held.
+bool RankOutput::all_is_read() const {
+    return std::all_of(pipes_.begin(), pipes_.end(), [](const Pipe& pipe) {
+        int unread = 0;
+        return pipe.unsent.empty() && ::ioctl(pipe.fd.get(), FIONREAD, &unread) == 0 && unread == 0;
+    });
 }
 
 // REQUIRES: writing_ is held.

@@ -54,7 +54,9 @@ public:
     void flush_due();
 
     // Flushes, C stdio too, and writes a mark into both pipes, even if descriptors 1 and 2 have
-    // been redirected. Returns its number, 0 if it could not be written in 10 seconds.
+    // been redirected. Returns its number, 0 if it could not be written in 10 seconds. A message
+    // before which the pool has read all there is gets the last number again, and nothing is
+    // written.
     enum class MarkFor { message, stream_switch };
     std::uint32_t mark(MarkFor what);
 
@@ -78,6 +80,7 @@ private:
     void arm();
     void collect();
     void collect_owned(Pipe& pipe, const OutputGather::Segment& segment);
+    bool all_is_read() const;
     std::uint32_t put_mark(MarkFor what);
     Flushed write_out(Wait wait);
     Flushed write_pipe(int number, Wait wait);

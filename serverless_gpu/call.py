@@ -180,17 +180,18 @@ def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -
     if handle is not None:
         tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
     folder = os.getcwd()
-    surroundings = {
-        "env": {**_environment.now(), **accelerator.rank_environment(), **options.env},
-        "cwd": folder,
-        "path": [entry or folder for entry in sys.path],
+    env = {**_environment.now(), **accelerator.rank_environment(), **options.env}
+    path = [entry or folder for entry in sys.path]
+    whole = {
+        # A pickle of its own: ranks open it only if it is not that of the last call.
+        "surroundings": pickle.dumps((env, folder, path), 5),
         "threads": accelerator.threads_per_rank(group.world),
         "store_file": owner.store_file(),
         "epoch": group.epoch,
         "session": group.session,
         "tracking": tracked,
     }
-    return pickle.dumps(surroundings, 5)
+    return pickle.dumps(whole, 5)
 
 
 class _Environment:

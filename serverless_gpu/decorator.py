@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import _core, accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops
+from . import _core, accelerator, call, clean_ranks, gpu_claims, serialize, stops
 from .errors import ArgumentsError, NestedCallError
 from .gpu_type import GPUType
 from .rank import in_rank
@@ -47,6 +47,7 @@ class DistributedFunction(Generic[P, R]):
         self._function = function
         self._asked = asked
         self._text: str | None = None  # of the function, once it was read
+        self._signature: inspect.Signature | None = None  # once it was needed
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,6 +70,18 @@ class DistributedFunction(Generic[P, R]):
             except (OSError, TypeError):
                 self._text = ""
         return self._text
+
+    def _check_arguments(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises ArgumentsError, a TypeError, if a call with them would."""
+        try:
+            if self._signature is None:
+                self._signature = inspect.signature(self._function)
+        except ValueError:
+            return  # some builtins have none: the call itself will say
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentsError(f"{name}(): {error}") from None
 
     def distributed(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
         """Runs the function on every rank and returns their values, in rank order.
@@ -94,7 +107,7 @@ class DistributedFunction(Generic[P, R]):
                 f"{name}.distributed() was called inside a rank; call {name}(...) there, which "
                 "runs it on that rank"
             )
-        _check_arguments(self._function, args, kwargs)
+        self._check_arguments(name, args, kwargs)
         ranks, here = accelerator.check(self._asked.gpus, self._asked.gpu_type)
         options = call.CallOptions(
             timeout=self._asked.timeout,
@@ -117,43 +130,7 @@ class DistributedFunction(Generic[P, R]):
                 return session().run_function(
                     payload, options, self._asked.gpus, here, self._asked.wait
                 )
-            return _on_fresh_ranks(payload, options, ranks, here, self._asked.wait)
-
-
-def _on_fresh_ranks(
-    payload: serialize.Payload,
-    options: call.CallOptions,
-    ranks: int,
-    here: accelerator.Accelerator,
-    wait: float | None,
-) -> list[Any]:
-    from .sessions import session
-
-    owner = pool.get()
-    mine = session().pids() if here.is_gpu else []
-    claim = gpu_claims.take(here.devices[:ranks], wait, owner, mine)
-    children: list[int] = []
-    try:
-        gpu_warm.check(owner)
-        children = owner.core.take(ranks)
-        group = call.Group(
-            members=list(enumerate(children)),
-            world=ranks,
-            session=False,
-            epoch=f"{owner.token}-f{children[0]}",
-            device=here.label,
-            note=claim.note,
-            devices=here.devices[:ranks],
-        )
-        ended = call.run(owner, group, "function", payload, options)
-    finally:
-        owner.core.retire(children)
-        gpu_claims.leave(children, claim)
-        owner.core.set_spares(max(here_default(), ranks))
-        gpu_warm.begin()  # who has called once calls again
-    if ended.error is not None:
-        raise ended.error
-    return [ended.values[rank] for rank in range(ranks)]
+            return clean_ranks.run_function(payload, options, ranks, here, self._asked.wait)
 
 
 def _output(text: str | None) -> tuple[str, str]:
@@ -168,21 +145,6 @@ def _output(text: str | None) -> tuple[str, str]:
     return flags["output"], flags["output_ranks"]
 
 
-def _check_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Raises ArgumentsError, a TypeError, if a call with them would."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # some builtins have none: the call itself will say
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        name = getattr(function, "__name__", "the function")
-        raise ArgumentsError(f"{name}(): {error}") from None
-
-
 def _described(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str:
@@ -191,11 +153,6 @@ def _described(
 
     names = names_of_arguments(function, args, dict(kwargs))
     return arguments_text(names, [*args, *kwargs.values()])
-
-
-def here_default() -> int:
-    """Ranks that are kept warm."""
-    return accelerator.warm_ranks()
 
 
 @overload

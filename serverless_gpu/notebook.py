@@ -14,8 +14,8 @@ def start(shell: Any) -> None:
 
     `SERVERLESS_GPU_WARM=0` leaves them out until the first call.
     """
-    from . import completion, gpu_warm, pool
-    from .decorator import distributed, here_default
+    from . import accelerator, completion, gpu_warm, pool
+    from .decorator import distributed
     from .magics import Magics
     from .tracking.settings import mode
 
@@ -31,7 +31,7 @@ def start(shell: Any) -> None:
         owner.store_file()
         if mode(None, os.environ) != "off":
             owner.start_tracker()
-        _keep_spares(owner, here_default)
+        _keep_spares(owner, accelerator.warm_ranks)
 
 
 def _keep_spares(owner: Any, count: Callable[[], int]) -> None:

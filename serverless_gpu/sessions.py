@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import select
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops, variables
+from . import _core, accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops, variables
 from .errors import format_ranks
 
 _sessions = itertools.count(1)
@@ -201,7 +199,8 @@ class Session:
         that could have had a fresh one. Waits for the news, _NEWS_S seconds at most."""
         assert self._owner is not None
         pids = self._owner.core.pids()["children"]
-        ended = {child for child in self._children if child in pids and _has_ended(pids[child])}
+        ended_pids = set(_core.ended_among([pids[c] for c in self._children if c in pids]))
+        ended = {child for child in self._children if pids.get(child) in ended_pids}
         deadline = time.monotonic() + _NEWS_S
         while not ended <= set(self._owner.core.dead_children()) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -269,21 +268,6 @@ class Session:
         if ended.error is not None:
             raise ended.error
         return ended.values
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    except OSError:  # out of descriptors: the call will show
-        return False
-    try:
-        watch = select.poll()  # select() takes no descriptor above 1023
-        watch.register(handle, select.POLLIN)
-        return bool(watch.poll(0))
-    finally:
-        os.close(handle)
 
 
 def _what_is_gone(had: Iterable[variables.Variables], them: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import os
 from typing import Any
 
 from .. import rank
 from . import streams
-from .process import to_json
 
 #: What does not fit a packet goes through a memfd.
 _IN_BAND = 100_000
@@ -21,7 +21,7 @@ def send(message_type: str, content: dict[str, Any]) -> None:
     process = rank.current
     if process is None or os.getpid() != process.pid:
         return  # a child of user code has no channel of its own
-    data = to_json(content)
+    data = json.dumps(content, default=str).encode()
     fd = -1
     if len(data) > _IN_BAND:
         fd = os.memfd_create("display")

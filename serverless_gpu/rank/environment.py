@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import serialize
 from . import process_group
 
-#: What the notebook had at the last call. A session's rank takes over what has changed since, so
-#: what its own cells have set stays.
-_last: dict[str, Any] = {}
+
+@dataclass
+class _Taken:
+    """What was taken over from the notebook at the last call. A session's rank takes over what has
+    changed since, so what its own cells have set stays."""
+
+    packed: bytes = b""
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    path: list[str] = field(default_factory=list)
+
+
+_taken: _Taken | None = None
 
 
 def apply(context: dict[str, Any], rank: int, world: int) -> None:
     """Called before user code of each call.
 
-    `context` holds `env`, `cwd`, `path`, `threads`, `store_file`, `epoch`,
-    `tracking` (a dict per rank, or None), `session` (bool).
+    `context` holds `surroundings` (a pickle of `env`, `cwd`, `path`), `threads`, `store_file`,
+    `epoch`, `tracking` (a dict per rank, or None), `session` (bool).
     Raises FileNotFoundError if the notebook's folder is gone.
     """
-    first = not _last
-    _environment(context["env"], first)
-    os.environ.update(_rank_variables(context, rank, world))
-    if context["cwd"] != _last.get("cwd"):
-        try:
-            os.chdir(context["cwd"])
-        except OSError as error:
-            raise type(error)(
-                error.errno,
-                f"{error.strerror}: the notebook's folder; change to one that exists with %cd",
-                context["cwd"],
-            ) from None
-    if context["path"] != _last.get("path"):
-        sys.path[:] = context["path"]
-    _forget_folders(sys.path if first else list(sys.path_importer_cache))
-    _last.update(env=context["env"], cwd=context["cwd"], path=context["path"])
+    global _taken
+    first = _taken is None
+    if _taken is None or _taken.packed != context["surroundings"]:
+        _taken = _take_over(context["surroundings"], _taken)
+    _set_rank_variables(_rank_variables(context, _taken.env, rank, world))
+    _forget_folders(sys.path if first else _watched_folders())
     process_group.enter(context["epoch"], rank, world, context["store_file"])
     if first:
         _threads(context)
@@ -54,14 +56,27 @@ def after_call() -> None:
         tracking.deactivate()
 
 
-def _environment(wanted: dict[str, str], first: bool) -> None:
-    known = dict(os.environ) if first else _last["env"]
-    for name in known.keys() - wanted.keys():
+def _take_over(packed: bytes, before: _Taken | None) -> _Taken:
+    new = _Taken(packed, *pickle.loads(packed))
+    known = dict(os.environ) if before is None else before.env
+    for name in known.keys() - new.env.keys():
         if not name.startswith(_OURS):
             os.environ.pop(name, None)
-    for name, value in wanted.items():
+    for name, value in new.env.items():
         if known.get(name) != value:
             os.environ[name] = value
+    if before is None or new.cwd != before.cwd:
+        try:
+            os.chdir(new.cwd)
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"{error.strerror}: the notebook's folder; change to one that exists with %cd",
+                new.cwd,
+            ) from None
+    if before is None or new.path != before.path:
+        sys.path[:] = new.path
+    return new
 
 
 #: What torchrun sets and is the same in every call on one machine, and what is right there for
@@ -90,7 +105,16 @@ def prepare() -> None:
     serialize.load(payload.frames, payload.detach())
 
 
-def _rank_variables(context: dict[str, Any], rank: int, world: int) -> dict[str, str]:
+def _set_rank_variables(wanted: dict[str, str]) -> None:
+    for name, value in wanted.items():
+        # Mostly they are there already, and to look costs less than to set.
+        if os.environb.get(name.encode()) != value.encode():
+            os.environ[name] = value
+
+
+def _rank_variables(
+    context: dict[str, Any], env: dict[str, str], rank: int, world: int
+) -> dict[str, str]:
     """What torchrun sets, for one machine."""
     host, port = process_group.store_address(context["store_file"])
     return {
@@ -103,7 +127,7 @@ def _rank_variables(context: dict[str, Any], rank: int, world: int) -> dict[str,
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": str(context["epoch"]),
-        "OMP_NUM_THREADS": context["env"].get("OMP_NUM_THREADS", str(context["threads"])),
+        "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", str(context["threads"])),
         "SERVERLESS_GPU_RANK": str(rank),
     }
 
@@ -133,6 +157,18 @@ def _forget_folders(folders: Sequence[str]) -> None:
 
 
 _INSTALLED = tuple({sys.prefix, sys.base_prefix})
+
+#: The folders that imports had looked into, and those of them that `_forget_folders` is for.
+_watched: tuple[list[str], list[str]] = ([], [])
+
+
+def _watched_folders() -> list[str]:
+    """What imports have looked into but for installed packages: there are hundreds of those."""
+    global _watched
+    known = list(sys.path_importer_cache)
+    if _watched[0] != known:
+        _watched = known, [name for name in known if not name.startswith(_INSTALLED)]
+    return _watched[1]
 
 
 def _seed() -> None:

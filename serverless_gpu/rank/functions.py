@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from .. import serialize
-from . import display
+from . import cells, display
 
 _installed = False
 
@@ -15,14 +15,13 @@ _installed = False
 def _lend_session_names(function: Any) -> None:
     """Lets a function of the notebook see what cells have left in the session: the model that a
     `%%distributed` cell loaded is there. What the function brought along wins."""
-    from . import cells
-
     plain = inspect.unwrap(getattr(function, "__func__", function))
     names = getattr(plain, "__globals__", None)
     if names is None or getattr(plain, "__module__", None) != "__main__":
         return
-    for name, value in cells.shell().user_ns.items():
-        names.setdefault(name, value)
+    mine = cells.shell().user_ns
+    for name in mine.keys() - names.keys():
+        names[name] = mine[name]
 
 
 def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import dataclasses
 import faulthandler
-import json
 import os
 import pickle
 import signal
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
 from ..errors import RankFailure, ResultError, capture_failure
-from . import children, collectives, environment, process_group, streams
+from . import cells, children, collectives, environment, functions, process_group, streams
 
 SOCKET_FD = 3
 #: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
@@ -87,8 +86,6 @@ class RankProcess:
         finally:
             environment.after_call()
             process_group.calm()
-        from . import cells
-
         # An editor's question changes none, and who asks it keeps no list of them.
         names = cells.variables_frame() if mode in ("function", "cell") else []
         frames = [*payload.frames, *names]
@@ -126,15 +123,9 @@ class RankProcess:
 
 def _work_of(mode: str) -> Any:
     """What does the work of a call; takes its context, frames and descriptor."""
-    from . import cells, functions
-
-    modes = {
-        "function": functions.run,
-        "cell": cells.run,
-        "complete": cells.complete,
-        "inspect": cells.inspect,
-    }
-    return modes[mode]
+    if mode == "function":
+        return functions.run
+    return {"cell": cells.run, "complete": cells.complete, "inspect": cells.inspect}[mode]
 
 
 def _dump_failure(failure: RankFailure) -> serialize.Payload:
@@ -228,7 +219,3 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(BaseException):
             children.end_all()
     os._exit(code)
-
-
-def to_json(value: object) -> bytes:
-    return json.dumps(value, default=str).encode()

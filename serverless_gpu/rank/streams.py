@@ -86,6 +86,11 @@ class RankStream(io.TextIOWrapper):
     def _slow_down(self) -> None:
         self.__dict__.pop("write", None)
 
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether all it was given is with C++ already, so that one flush there serves all."""
+        return "write" in self.__dict__
+
     def reconfigure(self, **options: Any) -> None:
         super().reconfigure(**{**options, "write_through": True})
         self._slow_down()
@@ -188,7 +193,12 @@ def install(agent: _core.RankAgent) -> None:
 
 
 def flush() -> None:
+    """Everything that was written so far goes on its way."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if type(stream) is RankStream and stream.holds_nothing:
+            continue
         # User code may have closed or replaced them by anything.
         with contextlib.suppress(Exception):
             stream.flush()  # type: ignore[union-attr]
+    with contextlib.suppress(OSError):
+        _core.flush_output()

@@ -214,5 +214,19 @@ TEST(ProcessTree, KillsWhatHasTheMarkInItsEnvironmentAndNothingElse) {
     EXPECT_EQ(kill_marked(mark), 0);
 }
 
+TEST(ProcessTree, AnEndedProcessIsToldFromOneThatLivesWhetherItIsReapedOrNot) {
+    const Family alive([] { Family::wait_for_ever(); });
+    const Family zombie([] {});
+    EXPECT_EQ(zombie.next(), '\0');
+    siginfo_t info{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(zombie.pid()), &info, WEXITED | WNOWAIT), 0);
+    const pid_t reaped = ::fork();
+    if (reaped == 0) ::_exit(0);
+    ASSERT_EQ(::waitpid(reaped, nullptr, 0), reaped);
+
+    const std::vector<pid_t> expected{zombie.pid(), reaped};
+    EXPECT_EQ(ended_among({alive.pid(), zombie.pid(), reaped}), expected);
+}
+
 }  // namespace
 }  // namespace sgpu
