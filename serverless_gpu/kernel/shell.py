@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Any as AnyTrait
 from traitlets import Bool, Instance, Type, default
 
+from serverless_gpu import plain_cells
 from serverless_gpu.kernel import cells
 
 if TYPE_CHECKING:
@@ -170,6 +171,12 @@ class ZMQInteractiveShell(InteractiveShell):
         """Only inline figures: the kernel drives no window system."""
         if gui not in (None, "inline", "asyncio"):
             raise UsageError(f"this kernel cannot show windows ({gui}); use %matplotlib inline")
+
+    def transform_cell(self, raw_cell: str) -> str:
+        plain = plain_cells.transformed(self, raw_cell)
+        if plain is not None:
+            return plain
+        return str(super().transform_cell(raw_cell))  # type: ignore[no-untyped-call]
 
     def _tee(self, channel: str) -> Any:
         """IPython would keep all output of all cells in memory, for `%notebook` only."""

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from .. import serialize, variables
+from .. import plain_cells, serialize, variables
 from . import bars, display
 
 
@@ -80,7 +80,10 @@ class RankShell(InteractiveShell):
     head = ""
 
     def transform_cell(self, raw_cell: str) -> str:
-        return self.head + str(super().transform_cell(raw_cell))  # type: ignore[no-untyped-call]
+        plain = plain_cells.transformed(self, raw_cell)
+        if plain is None:
+            plain = str(super().transform_cell(raw_cell))  # type: ignore[no-untyped-call]
+        return self.head + plain
 
     def enable_gui(self, gui: Any = None) -> None:
         pass

@@ -1,0 +1,52 @@
+"""Cells that IPython's input transformation leaves as they are, recognised at a glance."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: What a transformation may begin at: an escape character or a prompt that begins a line, a
+#: question mark, a magic or a command that is assigned. In most such places it means nothing; then
+#: the cell only takes the long way.
+_SUSPICIOUS = re.compile(r"^[ \t\f]*(?:[%!/,;]|>>>|\.\.\.|In ?\[)|\?|=[ \t]*[%!]", re.MULTILINE)
+
+
+def transformed(shell: Any, cell: str) -> str | None:
+    """What `shell.transform_cell(cell)` would return, if that is the cell as it is; else None.
+
+    None if in doubt. IPython tokenizes a cell several times to find out, which takes it three
+    times what Python needs to parse it. Cells of one line are never plain: automagic and autocall
+    look at them.
+    """
+    if cell[:1].isspace() or "\n" not in cell.rstrip("\n"):
+        return None
+    if shell.input_transformers_post or _extended(shell.input_transformer_manager):
+        return None
+    if _SUSPICIOUS.search(cell):
+        return None
+    return cell if cell.endswith("\n") else cell + "\n"
+
+
+def _extended(manager: Any) -> bool:
+    """Whether somebody has put transformations of their own into the manager, or taken one out."""
+    known = getattr(manager, "_serverless_gpu_known", None)
+    now = [
+        *manager.cleanup_transforms,
+        *manager.line_transforms,
+        *manager.token_transformers,
+    ]
+    if known is None:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        fresh = TransformerManager()  # type: ignore[no-untyped-call]
+        manager._serverless_gpu_known = known = [
+            *map(_name, fresh.cleanup_transforms),
+            *map(_name, fresh.line_transforms),
+            *map(_name, fresh.token_transformers),
+        ]
+    return list(map(_name, now)) != known
+
+
+def _name(transformation: Any) -> str:
+    kind = transformation if hasattr(transformation, "__qualname__") else type(transformation)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,89 @@
+"""Cells that need no transformation are recognised, by what IPython itself makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from serverless_gpu.plain_cells import transformed
+
+PLAIN = [
+    "x = 1\ny = 2\n",
+    "def f():\n    return 5 % 2\n",
+    "text = '''\n  100 % of it\n'''\nprint(text)\n",
+    "if a != b:\n    c = d\n",
+    "x = 1\r\ny = 2\r\n",
+    "await f()\nawait g()\n",
+    "x = 1\ny = 2",
+    "x = 1\n# what follows is nothing\n\n\n",
+]
+TRANSFORMED = [
+    "%time f()\nx = 1\n",
+    "x = 1\n    %time f()\n",
+    "%%bash\nls\n",
+    "!ls\nx = 1\n",
+    "files = !ls\nprint(files)\n",
+    "files =!ls\nprint(files)\n",
+    "x = %who_ls\nprint(x)\n",
+    "x = 1\nx?\n",
+    "x = 1\nx.real??\n",
+    "?x\nx = 1\n",
+    "/f 1\nx = 1\n",
+    ",f 1\nx = 1\n",
+    ";f 1\nx = 1\n",
+    ">>> x = 1\n>>> y = 2\n",
+    "In [1]: x = 1\nIn [2]: y = 2\n",
+    "\nx = 1\ny = 2\n",
+    "    x = 1\n    y = 2\n",
+]
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Any]:
+    made: Any = InteractiveShell()  # type: ignore[no-untyped-call]
+    yield made
+    if made.history_manager is not None:
+        made.history_manager.end_session()
+
+
+@pytest.mark.parametrize("cell", PLAIN)
+def test_plain_cells_are_recognised_and_ipython_leaves_them(shell: Any, cell: str) -> None:
+    assert transformed(shell, cell) is not None
+    assert transformed(shell, cell) == shell.transform_cell(cell)
+
+
+@pytest.mark.parametrize("cell", TRANSFORMED)
+def test_cells_that_ipython_changes_are_not_plain(shell: Any, cell: str) -> None:
+    assert shell.transform_cell(cell) != cell
+    assert transformed(shell, cell) is None
+
+
+@pytest.mark.parametrize("cell", ["", "\n", "pass\n", "who\n", "exit\n"])
+def test_what_automagic_and_autocall_look_at_is_not_plain(shell: Any, cell: str) -> None:
+    assert transformed(shell, cell) is None
+
+
+def test_what_is_called_plain_of_a_large_text_is_left_by_ipython(shell: Any) -> None:
+    source = (Path(__file__).parents[2] / "serverless_gpu" / "decorator.py").read_text()
+    lines = source.splitlines(keepends=True)
+    pieces = ["".join(lines[at : at + 9]) for at in range(0, len(lines), 9)]
+    plain = [piece for piece in [source, *pieces] if transformed(shell, piece)]
+
+    assert len(plain) > 5
+    for piece in plain:
+        assert transformed(shell, piece) == shell.transform_cell(piece)
+
+
+def test_a_transformation_of_the_user_makes_no_cell_plain(shell: Any) -> None:
+    cell = PLAIN[0]
+    shell.input_transformers_post.append(lambda lines: [*lines, "z = 3\n"])
+    assert transformed(shell, cell) is None
+    shell.input_transformers_post.clear()
+    shell.input_transformers_cleanup.append(lambda lines: [*lines, "z = 3\n"])
+    assert transformed(shell, cell) is None
+    shell.input_transformers_cleanup.pop()
+    assert transformed(shell, cell) is not None
