@@ -20,6 +20,7 @@ from pathlib import Path
 import calls
 import data
 import ends
+import gpu
 import notebook
 import tracking
 import training
@@ -42,6 +43,7 @@ ROWS: dict[str, Row] = {
     "memory": ends.memory,
     "metrics": tracking.metrics,
     "training": training.training,
+    "gpu": gpu.gpu,
 }
 _PACKAGES = (
     *("torch", "mlflow-skinny", "ipython", "ipykernel", "ipyparallel", "jupyter_client", "pyzmq"),

@@ -16,7 +16,7 @@ _WIDTHS = (34, 30, 42, 24)
 
 @dataclass(frozen=True)
 class Figure:
-    """Values of one quantity, measured n times. `unit` is "s", "B" (bytes) or "x" (a ratio)."""
+    """Values of one quantity, measured n times. `unit`: "s", "B" (bytes), "B/s", "x" (a ratio)."""
 
     values: tuple[float, ...]
     unit: str = "s"
@@ -72,11 +72,9 @@ def quantity(value: float, unit: str) -> str:
     if unit == "x":
         return f"{value:.2f}x"
     scales = _SECONDS if unit == "s" else _BYTES
-    for size, name in scales:
-        if abs(value) >= size:
-            return f"{_three_digits(value / size)} {name}"
-    size, name = scales[-1]
-    return f"{_three_digits(value / size)} {name}"
+    rest = "/s" if unit == "B/s" else ""
+    size, name = next((s for s in scales if abs(value) >= s[0]), scales[-1])
+    return f"{_three_digits(value / size)} {name}{rest}"
 
 
 def render(lines: Sequence[Line]) -> str:

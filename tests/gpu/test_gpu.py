@@ -1,65 +1,71 @@
-"""Ranks on real GPUs: NCCL groups, training, failures and ends. Skipped where there is no GPU."""
+"""Ranks on real GPUs: NCCL groups in all their forms, values, training, many calls."""
 
 from __future__ import annotations
 
 import os
-import select
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch")
 import torch.distributed as dist
 
-from serverless_gpu import DistributedTimeoutError, accelerator, distributed, pool, session
+from serverless_gpu import _core, distributed, pool
+from tests.support.gpu_ranks import join
+from tests.support.gpus import (
+    EXPECTED,
+    GPUS,
+    Measured,
+    Reduce,
+    await_memory,
+    memory_used,
+    needs_gpu,
+)
 
-GPUS = accelerator.detect().count
-pytestmark = [
-    pytest.mark.skipif(GPUS == 0, reason="no GPU here"),
-    pytest.mark.timeout(240),
-]
-several = pytest.mark.skipif(GPUS < 2, reason="one GPU here")
+pytestmark = needs_gpu
 
-
-@pytest.fixture(autouse=True, scope="module")
-def no_tracking() -> Iterator[None]:
-    os.environ["SERVERLESS_GPU_MLFLOW"] = "off"
-    yield
-    pool.stop()
-
-
-def memory_used() -> list[int]:
-    """MiB in use, by GPU."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return [int(n) for n in subprocess.check_output(query, text=True).split()]
+#: Seconds for ranks to go and for spares to come.
+LIMIT_S = 30.0
 
 
-def press_stop(after: float) -> None:
-    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+def test_nccl_reduces_over_all_gpus_again_and_again(reduce_all: Reduce, measured: Measured) -> None:
+    for number in range(3):
+        started = time.perf_counter()
+        assert reduce_all() == EXPECTED
+        measured(
+            f"call {number}: NCCL group and first all-reduce", time.perf_counter() - started, "s"
+        )
 
 
-@distributed(gpus=GPUS or 1)
-def total() -> float:
-    import torch
+def test_one_group_for_both_kinds_of_tensors() -> None:
+    @distributed(gpus=GPUS)
+    def both() -> tuple[float, float]:
+        import torch
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    x = torch.full((1024,), float(dist.get_rank() + 1), device="cuda")
-    dist.all_reduce(x)
-    return float(x[0].item())
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        here = torch.ones(1) * (dist.get_rank() + 1)
+        there = here.cuda()
+        dist.all_reduce(here)
+        dist.all_reduce(there)
+        return here.item(), there.item()
+
+    assert both.distributed() == list(zip(EXPECTED, EXPECTED, strict=True))
 
 
-EXPECTED = [GPUS * (GPUS + 1) / 2] * GPUS
+def test_a_group_that_is_connected_at_once_by_its_device_id() -> None:
+    @distributed(gpus=GPUS)
+    def eager() -> float:
+        import torch
 
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl", device_id=device)
+        part = dist.new_group(list(range(GPUS)))  # split off the connected one
+        x = torch.ones(1, device=device) * (dist.get_rank() + 1)
+        dist.all_reduce(x, group=part)
+        return float(x.item())
 
-def test_nccl_reduces_over_all_gpus_again_and_again() -> None:
-    for _ in range(3):
-        assert total.distributed() == EXPECTED
+    assert eager.distributed() == EXPECTED
 
 
 def test_cuda_tensors_come_back_on_the_cpu() -> None:
@@ -81,9 +87,7 @@ def test_data_parallel_training_learns_and_ranks_agree() -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        rank = int(os.environ["LOCAL_RANK"])
-        torch.cuda.set_device(rank)
-        dist.init_process_group("nccl")
+        rank = join()
         torch.manual_seed(0)
         net = DistributedDataParallel(torch.nn.Linear(16, 1).cuda(), device_ids=[rank])
         optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
@@ -103,125 +107,25 @@ def test_data_parallel_training_learns_and_ranks_agree() -> None:
     assert len({round(weight, 4) for _, _, weight in results}) == 1
 
 
-@several
-def test_a_failing_rank_is_named_while_the_others_wait_in_nccl_and_the_session_goes_on() -> None:
-    ranks = session()
-    ranks.run(
-        "import os, torch, torch.distributed as dist\n"
-        "rank = int(os.environ['RANK']); torch.cuda.set_device(rank)\n"
-        "dist.init_process_group('nccl'); x = torch.ones(4, device='cuda') * (rank + 1)\n"
-        "y = x.clone(); dist.all_reduce(y); torch.cuda.synchronize(); kept = 'kept'",
-        gpus=GPUS,
-    )
-    before = [rank["pid"] for rank in ranks.status()["ranks"]]
-    with pytest.raises(ValueError, match="bad batch") as caught:
-        ranks.run(
-            "if rank == 1: raise ValueError('bad batch')\n"
-            "dist.all_reduce(y); torch.cuda.synchronize()"
-        )
-    assert caught.value.rank == 1  # type: ignore[attr-defined]
-    assert ranks.pull("kept") == ["kept"] * GPUS
-    ranks.run("y = x.clone(); dist.all_reduce(y); value = y[0].item()")
-    assert ranks.pull("value") == EXPECTED
-    assert [rank["pid"] for rank in ranks.status()["ranks"]] == before
-    ranks.stop()
+def test_twenty_calls_leak_neither_memory_nor_processes_nor_descriptors(
+    no_contexts_ahead: None, reduce_all: Reduce, measured: Measured
+) -> None:
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(_core.descendants(os.getpid()))
 
-
-@several
-def test_stop_frees_ranks_that_wait_for_a_gpu() -> None:
-    @distributed(gpus=GPUS)
-    def stuck() -> None:
-        import torch
-
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl")
-        x = torch.ones(1, device="cuda")
-        dist.all_reduce(x)
-        if dist.get_rank() == 0:
-            dist.all_reduce(x)
-            torch.cuda.synchronize()
-        time.sleep(600)
-
-    total.distributed()
-    press_stop(6.0)
-    with pytest.raises(KeyboardInterrupt):
-        stuck.distributed()
-    assert total.distributed() == EXPECTED
-
-
-@several
-def test_a_timeout_shows_where_each_rank_is() -> None:
-    @distributed(gpus=GPUS, timeout=8)
-    def stuck() -> None:
-        import torch
-
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl")
-        x = torch.ones(1, device="cuda")
-        dist.all_reduce(x)
-        if dist.get_rank() == 0:
-            dist.all_reduce(x)
-            torch.cuda.synchronize()
-        time.sleep(600)
-
-    with pytest.raises(DistributedTimeoutError, match="synchronize"):
-        stuck.distributed()
-
-
-def test_a_killed_rank_gives_its_memory_back_and_the_next_call_works() -> None:
-    base = memory_used()
-
-    @distributed(gpus=GPUS)
-    def die() -> None:
-        import torch
-
-        rank = int(os.environ["LOCAL_RANK"])
-        x = torch.ones(1 << 28, device=f"cuda:{rank}")  # 1 GiB
-        x.add_(1)
-        torch.cuda.synchronize(rank)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(RuntimeError, match="SIGKILL"):
-        die.distributed()
-    assert total.distributed() == EXPECTED
-    assert all(now < before + 900 for now, before in zip(memory_used(), base, strict=True))
-
-
-NOTEBOOK = """
-import os, time
-os.environ["SERVERLESS_GPU_MLFLOW"] = "off"
-from serverless_gpu import distributed
-@distributed(gpus=%d)
-def hold():
-    import torch
-    x = torch.ones(1 << 28, device="cuda:" + os.environ["LOCAL_RANK"]); torch.cuda.synchronize()
-    print("pid", os.getpid(), flush=True); time.sleep(600)
-hold.distributed()
-"""
-
-
-def test_a_killed_notebook_leaves_no_rank_and_no_memory() -> None:
-    base = memory_used()
-    notebook = subprocess.Popen(
-        [sys.executable, "-c", NOTEBOOK % GPUS], stdout=subprocess.PIPE, text=True
-    )
-    assert notebook.stdout is not None
-    pids = [int(notebook.stdout.readline().split()[-1]) for _ in range(GPUS)]
-    handles = [os.pidfd_open(pid) for pid in pids]
-    notebook.kill()
-    started = time.monotonic()
-    for handle in handles:
-        assert select.select([handle], [], [], 20)[0], f"one of {pids} is left"
-    print(f"ranks gone after {time.monotonic() - started:.2f} s")
-    limit = time.monotonic() + 20
-    while any(now > before + 300 for now, before in zip(memory_used(), base, strict=True)):
-        assert time.monotonic() < limit, f"memory in use: {memory_used()}, before: {base}"
-    print(f"memory back after {time.monotonic() - started:.2f} s")
-
-
-def test_many_calls_leak_no_memory() -> None:
-    total.distributed()
-    before = memory_used()
-    for _ in range(5):
-        total.distributed()
-    assert all(now < then + 300 for now, then in zip(memory_used(), before, strict=True))
+    reduce_all()
+    core = pool.get().core
+    limit = time.monotonic() + LIMIT_S
+    while len(core.pids()["children"]) != GPUS + 1:  # the spares and the rendezvous
+        assert time.monotonic() < limit, core.pids()
+        time.sleep(0.02)
+    before, memory = held(), memory_used()
+    started = time.perf_counter()
+    for _ in range(20):
+        assert reduce_all() == EXPECTED
+    measured("one of 20 NCCL calls in a row", (time.perf_counter() - started) / 20, "s")
+    await_memory(memory)
+    limit = time.monotonic() + LIMIT_S
+    while (after := held())[0] > before[0] or after[1] > before[1]:
+        assert time.monotonic() < limit, f"(descriptors, processes): {after}, before: {before}"
+        time.sleep(0.02)

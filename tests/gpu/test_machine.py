@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,12 +24,9 @@ from serverless_gpu import (
     session,
 )
 from serverless_gpu.gpu_claims import GpuBusyError
+from tests.support.gpus import GPUS, Measured, needs_gpu
 
-GPUS = accelerator.detect().count
-pytestmark = [
-    pytest.mark.skipif(GPUS == 0, reason="no GPU here"),
-    pytest.mark.timeout(240),
-]
+pytestmark = needs_gpu
 
 #: Holds a share of the memory of cuda:0 until its stdin is closed. An orphan: what descends from
 #: the notebook counts as the notebook's own.
@@ -44,19 +40,6 @@ assert size < free, (size, free)
 x = torch.empty(size, dtype=torch.uint8, device="cuda:0"); x.fill_(1); torch.cuda.synchronize()
 print("held", flush=True); sys.stdin.read()
 """
-
-
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("SERVERLESS_GPU_MLFLOW", "off")
-    yield
-    session().stop()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_left() -> Iterator[None]:
-    yield
-    pool.stop()
 
 
 @pytest.fixture
@@ -138,7 +121,7 @@ def test_calls_that_need_most_of_the_memory_follow_each_other() -> None:
         assert fill.distributed() == [1]
 
 
-def test_a_spare_makes_its_context_before_its_code_needs_it() -> None:
+def test_a_spare_makes_its_context_before_its_code_needs_it(measured: Measured) -> None:
     owner = pool.get()
     owner.core.set_spares(GPUS)
     gpu_warm.begin()
@@ -161,7 +144,7 @@ def test_a_spare_makes_its_context_before_its_code_needs_it() -> None:
 
     results = begun.distributed()
     assert [(before, after) for before, after, _ in results] == [(False, True)] * GPUS
-    print(f"\nfirst use of a GPU in a warm rank: {max(s for _, _, s in results) * 1e3:.0f} ms")
+    measured("first use of a GPU in a warm rank", max(s for _, _, s in results), "s")
     gpu_warm.begin()
     limit = time.monotonic() + 60
     while len(owner.core.warm_spares()) < GPUS:
@@ -203,26 +186,26 @@ def test_a_kernel_that_fails_is_explained_and_the_next_call_works() -> None:
     assert len(uuids.distributed()) == GPUS
 
 
-def test_the_report_shows_the_memory_that_is_in_use() -> None:
+def test_the_report_shows_the_memory_that_is_in_use(measured: Measured) -> None:
     session().run(
         "import torch; kept = torch.ones(4 << 30, dtype=torch.uint8, device='cuda:0')", gpus=1
     )
     start = time.perf_counter()
     report = gpu_report.gpu_report(accelerator.detect().devices)
-    seconds = time.perf_counter() - start
+    measured("reading what GPUs do", time.perf_counter() - start, "s")
     assert report is not None
-    print(f"\n{report.line}\n" + "\n".join(report.details) + f"\nread in {seconds * 1e3:.1f} ms")
+    print(f"\n{report.line}\n" + "\n".join(report.details))
     used = gpu_claims.look(accelerator.detect().devices)[0].used
     assert used is not None and used > 4 << 30
 
 
-def test_a_claim_is_quick() -> None:
+def test_a_claim_can_be_taken_and_given_back_many_times(measured: Measured) -> None:
     owner, devices = pool.get(), accelerator.detect().devices
     gpu_claims.take(devices, 0, owner).give_back()
     start = time.perf_counter()
     for _ in range(20):
         gpu_claims.take(devices, 0, owner).give_back()
-    print(f"\na claim takes {(time.perf_counter() - start) / 20 * 1e3:.2f} ms")
+    measured("a claim of all GPUs", (time.perf_counter() - start) / 20, "s")
     assert _core.GpuLocks().try_take([device.uuid for device in devices], "test") == []
 
 
@@ -234,3 +217,8 @@ def test_the_doctor_finds_this_machine_fit_for_ranks() -> None:
     errors = [c for c in checks if c.level == "error" and c.name not in others]
     assert not errors
     assert [c.level for c in checks if c.name == "all-reduce"] in (["ok"], ["warning"])
+    if GPUS > 1:
+        links = next(c.text for c in checks if c.name == "topology")
+        assert "GB/s each" in links
+        reduced = next(c.text for c in checks if c.name == "all-reduce")
+        assert "GB/s" in reduced

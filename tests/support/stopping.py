@@ -42,6 +42,8 @@ class Stopper:
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
+        #: time.perf_counter() of the last Stop.
+        self.pressed_at = 0.0
         self._inside = False
 
     def _on_sigint(self, signum: int, frame: Any) -> None:
@@ -56,6 +58,7 @@ class Stopper:
                 try:
                     self.ready.wait(count)
                 finally:  # ranks that do not get ready must not run for ever
+                    self.pressed_at = time.perf_counter()
                     os.kill(os.getpid(), signal.SIGINT)
 
         before = signal.signal(signal.SIGINT, self._on_sigint)
