@@ -12,9 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Attach
+from serverless_gpu.tracking.runs import SharedRun
 from serverless_gpu.tracking.trouble import impatient, one_line
 
 COMPRESS_ABOVE = 1 << 20  # bytes
@@ -29,27 +31,43 @@ class Attachments:
         self._batches = batches
         self._left_alone: dict[str, float] = {}  # until when, by URI
 
-    def add(self, uri: str, run_id: str, item: Attach) -> str | None:
+    def add(self, run: SharedRun, item: Attach) -> str | None:
         """Uploads an item, keeps it if the store is away. Gives one line if it is not there."""
+        uri = run.uri
         if self._left_alone.get(uri, 0.0) > time.monotonic():
             return None
         try:
             with tempfile.TemporaryDirectory(prefix="sgpu-") as scratch:
                 for folder, path in _files(item, Path(scratch)):
-                    self._upload(uri, run_id, folder, path)
+                    self._upload(run, folder, path)
         except Exception as error:  # of MLflow, of any library that stores artifacts, of the system
             self._left_alone[uri] = time.monotonic() + _LEFT_ALONE_S
             return f"MLflow: no artifact {item.artifact_file}: {one_line(error)}"
         return None
 
-    def _upload(self, uri: str, run_id: str, folder: str, path: Path) -> None:
+    def _upload(self, run: SharedRun, folder: str, path: Path) -> None:
         from mlflow import MlflowClient
 
-        if self._batches.away(uri):
-            self._batches.keep_file(uri, run_id, folder, path)
+        if self._batches.away(run.uri):
+            self._batches.keep_file(run.uri, run.run_id, folder, path)
             return
+        target: Any = _local_repository(run)
         with impatient(_UPLOAD_S, retries=1):
-            MlflowClient(tracking_uri=uri).log_artifact(run_id, str(path), folder or None)
+            if target is not None:
+                target.log_artifact(str(path), folder or None)
+            else:
+                client = MlflowClient(tracking_uri=run.uri)
+                client.log_artifact(run.run_id, str(path), folder or None)
+
+
+def _local_repository(run: SharedRun) -> Any:
+    """Of a run whose files go into a folder; a client would ask the store for it, which takes
+    several times as long as a small file."""
+    if run.made is None or not run.made.info.artifact_uri.startswith(("/", "file:")):
+        return None
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+    return LocalArtifactRepository(run.made.info.artifact_uri)
 
 
 def _files(item: Attach, scratch: Path) -> Iterator[tuple[str, Path]]:

@@ -101,12 +101,11 @@ class BatchWriter:
                 self.failed(uri, error)
         self.keep(uri, log=[run_id, [], [[param.key, param.value] for param in params], []])
 
-    def end(self, uri: str, run_id: str, status: str, tags: dict[str, str]) -> None:
-        """Errors: what the store raises because it refuses the end."""
+    def end(self, uri: str, run_id: str, status: str, tags: dict[str, str], at: int) -> None:
+        """``at`` in ms. Errors: what the store raises because it refuses the end."""
         from mlflow.entities import RunStatus
 
         self.write([(uri, run_id, [], list(tags.items()))])
-        at = int(time.time() * 1000)
         if uri not in self._away:
             number = RunStatus.from_string(status)
             try:

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 
+from serverless_gpu.tracking.ahead import Ahead
 from serverless_gpu.tracking.context import TrackingContext, capture_context
 from serverless_gpu.tracking.facts import call_tags
 from serverless_gpu.tracking.handle import (
@@ -75,6 +76,7 @@ class Tracker:
         self._sock: socket.socket | None = None
         self._assembler = Assembler()
         self._outgoing: collections.deque[bytes] = collections.deque()
+        self._ahead = Ahead()
         self._handles: dict[str, RunHandle] = {}  # of calls that have not ended
         # There may be news of these, too: a store that is back has got what was kept for it.
         self._ended: weakref.WeakValueDictionary[str, RunHandle] = weakref.WeakValueDictionary()
@@ -84,7 +86,8 @@ class Tracker:
         self, call_id: str, context: TrackingContext, *, tags: Mapping[str, str], mode: Mode
     ) -> RunHandle:
         """Asks for a run and returns at once. ``mode`` is "always" or "lazy" (the run is made when
-        a rank first uses MLflow). Never raises for a store or tracker that is away."""
+        a rank first uses MLflow). Never raises for a store or tracker that is away. The run may be
+        known at once (ahead.py)."""
         begin = Begin(
             call=call_id,
             tracking_uri=context.tracking_uri,
@@ -98,10 +101,11 @@ class Tracker:
             lazy=mode == "lazy",
             cwd=context.cwd or os.getcwd(),
             environment=tracking_environment(os.environ),
+            started_ms=time.time_ns() // 1_000_000,
         )
-        handle = RunHandle(self, begin)
         with self._lock:
-            self._handles[call_id] = handle
+            begin, announced = self._ahead.announce(begin)
+            handle = self._handles[call_id] = RunHandle(self, begin, announced)
             self._failed_at = 0.0
             self._post(begin)
         return handle
@@ -217,7 +221,8 @@ class Tracker:
                 return
             handle.error = message.error
             if message.info is not None:
-                handle._info = RunInfo(**message.info)
+                handle._info, handle._made = RunInfo(**message.info), True
+            self._ahead.learn(handle._begin, handle._info, message)
         elif isinstance(message, Ended) and message.call in self._handles:
             handle = self._ended[message.call] = self._handles.pop(message.call)
             handle.error = message.error or handle.error
@@ -229,11 +234,11 @@ class Tracker:
         for handle in self._handles.values():
             handle.error = reason
             begin = handle._begin
-            if handle._info is not None:
+            if handle._info is not None:  # made, or perhaps only announced
                 begin = begin._replace(run_id=handle._info.run_id)
-            if handle._end is None:
+            if handle._end is None or not handle._made:
                 self._outgoing.extend(packets(begin))
-            else:
+            if handle._end is not None:
                 self._outgoing.extend(packets(handle._end))
 
     def _disconnect(self) -> None:
@@ -241,3 +246,4 @@ class Tracker:
             self._sock.close()
         self._sock = None
         self._outgoing.clear()
+        self._ahead.forget()

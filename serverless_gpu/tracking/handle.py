@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -39,11 +40,13 @@ class RunHandle:
     ``error``: one line once something has gone wrong with tracking; the call goes on.
     """
 
-    def __init__(self, tracker: Tracker, begin: Begin) -> None:
+    def __init__(self, tracker: Tracker, begin: Begin, announced: RunInfo | None = None) -> None:
+        """``announced``: a run that the tracker has been asked to make (ahead.py)."""
         self.error: str | None = None
         self._tracker = tracker
         self._begin = begin
-        self._info: RunInfo | None = None
+        self._info = announced
+        self._made = False  # whether the tracker has said that it is there
         self._end: End | None = None
 
     def info(self) -> RunInfo | None:
@@ -97,6 +100,14 @@ class RunHandle:
         """
         if self._end is not None:
             return
-        known = (self._info.run_id, self._info.tracking_uri) if self._info else (None, None)
-        self._end = End(self._begin.call, status, dict(tags or {}), *known)
+        made = self._info if self._made else None
+        self._end = End(
+            self._begin.call,
+            status,
+            dict(tags or {}),
+            run_id=made.run_id if made else None,
+            tracking_uri=made.tracking_uri if made else None,
+            ended_ms=time.time_ns() // 1_000_000,
+            awaited=timeout > 0,
+        )
         self._tracker._finish(self, self._end, timeout)

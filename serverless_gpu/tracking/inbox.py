@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from serverless_gpu.tracking.packets import Assembler, Bye, Hello, packets
+from serverless_gpu.tracking.packets import Assembler, Attach, Begin, Bye, End, Hello, packets
 
 LOOK_S = 0.02  # how often one-way sockets are looked at; a rank's send wakes nobody
 DRAIN_S = 0.5  # for ranks to end after the notebook, while their last metrics are still taken
@@ -74,8 +74,8 @@ class Inbox:
         self.leaving = threading.Event()  # the notebook has ended or said bye
 
     def take(self, wait_s: float) -> list[tuple[Peer, Any]] | None:
-        """Everything that has come, at once if there is a question among it, else after `wait_s`.
-        None once nothing will come any more."""
+        """Everything that has come: at once if somebody waits for what becomes of it, else after
+        `wait_s`. None once nothing will come any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._closed, wait_s)
             items, self._items, self._urgent = self._items, [], False
@@ -121,7 +121,7 @@ class Inbox:
             with self._changed:
                 self._items += one_way
                 self._items += questions
-                if questions:
+                if any(_somebody_waits(message) for _, message in questions):
                     self._urgent = True
                     self._changed.notify()
 
@@ -173,6 +173,16 @@ class Inbox:
         if self._left_at is None:
             self._left_at = time.monotonic()
             self.leaving.set()
+
+
+def _somebody_waits(message: object) -> bool:
+    """Not for a run whose link is shown already, nor for one that no rank may ever ask for: making
+    it would take the CPU from the very call that it is of."""
+    if isinstance(message, Begin):
+        return message.announced is None and not message.lazy
+    if isinstance(message, End):
+        return message.awaited
+    return not isinstance(message, Attach)
 
 
 def listen(path: str) -> socket.socket:

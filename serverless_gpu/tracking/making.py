@@ -6,13 +6,17 @@ Used by the tracker's main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import inspect
 import os
-from collections.abc import Callable
+import types
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from serverless_gpu.tracking import fresh, settings, ui, url
-from serverless_gpu.tracking.packets import Begin
+from serverless_gpu.tracking import fresh, settings, surroundings, ui, url
+from serverless_gpu.tracking.packets import Announced, Begin
 from serverless_gpu.tracking.spool import Spool
 
 STAND_IN_EXPERIMENT = "kept"
@@ -29,23 +33,69 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[An
     Errors: what the store raises.
     """
     fresh.ensure(uri)
-    if begin.run_id:
-        store = store_of(uri)
+    store = store_of(uri)
+    if begin.run_id and (begin.announced is None or _exists(store.get_run, begin.run_id)):
         store.update_run_info(begin.run_id, _RUNNING, None, None)
         return store.get_run(begin.run_id), None
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    tags = {"mlflow.user": _user(), **begin.tags}
+    tags = _tags(begin)
     if begin.parent_run_id:
         tags["mlflow.parentRunId"] = begin.parent_run_id
     experiment_id, notice = begin.experiment_id, None
-    if experiment_id is not None and not _exists(client, experiment_id):
+    if experiment_id is not None and not _exists(client.get_experiment, experiment_id):
         notice = f"MLflow: no experiment {experiment_id} in this store; using {begin.experiment!r}"
         experiment_id = None
         tags.pop("mlflow.parentRunId", None)  # it is in the other store as well
     experiment_id = experiment_id or _experiment_id(client, uri, begin.experiment)
-    return client.create_run(experiment_id, tags=tags, run_name=begin.run_name), notice
+    wanted = begin.announced
+    name = wanted.name if wanted else begin.run_name
+    with _next_run_id(store, wanted):
+        return client.create_run(experiment_id, begin.started_ms, tags, name), notice
+
+
+def names(store: Any, count: int) -> tuple[str, ...]:
+    """Names for runs whose id may be chosen, as MLflow makes them; none if the store is one that
+    draws the ids itself."""
+    if _id_source(store) is None:
+        return ()
+    from mlflow.utils import name_utils
+
+    untyped: Any = name_utils
+    return tuple(untyped._generate_random_name() for _ in range(count))
+
+
+def _id_source(store: Any) -> dict[str, Any] | None:
+    """The namespace from which a store in this very process takes the ids of its runs."""
+    found: dict[str, Any] | None = getattr(
+        inspect.unwrap(type(store).create_run), "__globals__", None
+    )
+    draws = found is not None and getattr(found.get("uuid"), "uuid4", None) is not None
+    return found if draws else None
+
+
+@contextlib.contextmanager
+def _next_run_id(store: Any, wanted: Announced | None) -> Iterator[None]:
+    """Has the store draw this id first; MLflow has no argument for it."""
+    source = _id_source(store) if wanted is not None else None
+    if source is None or wanted is None:
+        yield
+        return
+    real = source["uuid"]
+    ids = iter([uuid.UUID(wanted.run_id)])
+    drawn = {**vars(real), "uuid4": lambda: next(ids, None) or real.uuid4()}
+    source["uuid"] = types.SimpleNamespace(**drawn)
+    try:
+        yield
+    finally:
+        source["uuid"] = real
+
+
+def _tags(begin: Begin) -> dict[str, str]:
+    commit = surroundings.commit(begin.cwd)
+    known = {} if commit is None else {"mlflow.source.git.commit": commit}
+    return {"mlflow.user": _user(), **begin.tags, **known}
 
 
 def make_stand_in(spool: Spool, begin: Begin) -> tuple[str, Any]:
@@ -64,8 +114,8 @@ def make_stand_in(spool: Spool, begin: Begin) -> tuple[str, Any]:
         if found is not None
         else client.create_experiment(STAND_IN_EXPERIMENT, artifact_location=artifacts)
     )
-    tags = {"mlflow.user": _user(), **begin.tags}
-    run = client.create_run(experiment, tags=tags, run_name=begin.run_name)
+    name = begin.announced.name if begin.announced else begin.run_name
+    run = client.create_run(experiment, begin.started_ms, _tags(begin), name)
     spool.keep(
         copy={
             "store": uri,
@@ -100,11 +150,12 @@ def describe(info: Any, uri: str, ui_port: Callable[[str], int | None]) -> dict[
     }
 
 
-def _exists(client: Any, experiment_id: str) -> bool:
-    """Whether the id is one of this store's: MLflow keeps the id that ``set_experiment`` has
-    chosen when ``set_tracking_uri`` then chooses another store."""
+def _exists(get: Callable[[str], Any], number: str) -> bool:
+    """Whether the id is one of this store's. MLflow keeps the experiment that ``set_experiment``
+    has chosen when ``set_tracking_uri`` then chooses another store; an announced run may have been
+    made by a tracker that has died since."""
     try:
-        client.get_experiment(experiment_id)
+        get(number)
     except Exception as error:
         if getattr(error, "error_code", "") != "RESOURCE_DOES_NOT_EXIST":
             raise

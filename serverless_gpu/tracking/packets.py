@@ -61,6 +61,13 @@ class Answer(NamedTuple):
     value: Any
 
 
+class Announced(NamedTuple):
+    """A run that the notebook has shown a link to and the tracker is to make, see ahead.py."""
+
+    run_id: str
+    name: str
+
+
 class Begin(NamedTuple):
     """Notebook -> tracker: a call begins. Answered by Began once the run exists (``lazy``: once a
     rank has asked for it)."""
@@ -77,21 +84,25 @@ class Begin(NamedTuple):
     lazy: bool
     cwd: str
     environment: dict[str, str]
+    started_ms: int
+    announced: Announced | None = None
 
 
 class Began(NamedTuple):
-    """Tracker -> notebook: what became of a Begin; sent again when the run gets its name."""
+    """Tracker -> notebook: what became of a Begin; sent again when the run gets its name.
+    ``names``: told once, for runs of the same place that the notebook may announce."""
 
     call: str
     info: dict[str, Any] | None
     error: str | None
+    names: tuple[str, ...] = ()
 
 
 class End(NamedTuple):
     """Notebook -> tracker: a call is over. Answered by Ended, after all that ranks had sent.
 
     ``run_id`` and ``tracking_uri`` are what the notebook knows, for a tracker that never saw the
-    Begin.
+    Begin. ``awaited``: the notebook does nothing else until the answer is there.
     """
 
     call: str
@@ -99,6 +110,8 @@ class End(NamedTuple):
     tags: dict[str, str]
     run_id: str | None
     tracking_uri: str | None
+    ended_ms: int
+    awaited: bool
 
 
 class Ended(NamedTuple):

@@ -13,6 +13,7 @@ ends, whose value of a parameter holds.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,7 +183,8 @@ class Questions:
             run.ends[who.rank] = verdict(END_NAME[run_status], [earlier])
         is_child = run in call.children.values()
         if is_child and run.ends and run.inside <= set(run.ends):
-            self._batches.end(run.uri, run_id, verdict("FINISHED", run.ends.values()), {})
+            status = verdict("FINISHED", run.ends.values())
+            self._batches.end(run.uri, run_id, status, {}, int(time.time() * 1000))
         return self._runs.get_run(run).info
 
     def _on_create_experiment(self, who: Asker, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from serverless_gpu.tracking import making, settings, url
+from serverless_gpu.tracking import ahead, making, settings, url
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Begin, End
 from serverless_gpu.tracking.trouble import impatient, one_line, refused
@@ -67,6 +67,7 @@ class Call:
     samples: int = 0  # of system metrics
     sampled_at: float | None = None  # monotonic seconds; at first when the run was seen
     told: tuple[Any, ...] = ()  # what the notebook knows
+    names_told: bool = False
 
     @property
     def stands_in(self) -> bool:
@@ -126,7 +127,8 @@ class Runs:
         call = self.calls.get(end.call)
         if call is None or call.run is None:
             if end.run_id is not None and end.tracking_uri is not None:
-                self._batches.end(end.tracking_uri, end.run_id, end.status, _cut(end.tags))
+                where = (end.tracking_uri, end.run_id)
+                self._batches.end(*where, end.status, _cut(end.tags), end.ended_ms)
             if call is not None:
                 call.open = False
             return
@@ -137,9 +139,9 @@ class Runs:
         for run in call.children.values():
             if not run.inside <= set(run.ends):
                 status = verdict(end.status, run.ends.values())
-                self._batches.end(run.uri, run.run_id, status, {})
+                self._batches.end(run.uri, run.run_id, status, {}, end.ended_ms)
         status = verdict(end.status, said)
-        self._batches.end(call.run.uri, call.run.run_id, status, _cut(end.tags))
+        self._batches.end(call.run.uri, call.run.run_id, status, _cut(end.tags), end.ended_ms)
         if call.stands_in:  # now it may be copied
             self._batches.hold(call.uri, -1)
 
@@ -156,7 +158,8 @@ class Runs:
         """The notebook is gone: its open runs are KILLED. Never raises."""
         for call in [call for call in self.calls.values() if call.open]:
             try:
-                self.end(End(call.begin.call, "KILLED", {}, None, None))
+                now = int(time.time() * 1000)
+                self.end(End(call.begin.call, "KILLED", {}, None, None, now, awaited=False))
             except Exception:
                 continue  # nobody is left to be told; the next run may be in another store
 
@@ -206,6 +209,15 @@ class Runs:
         if call.run is None:
             return None if call.error is None else f"MLflow: no run: {one_line(call.error)}"
         return self._batches.trouble(call.uri) or call.notice
+
+    def names(self, call: Call) -> tuple[str, ...]:
+        """Names for runs of the same place that the notebook may announce (ahead.py); once."""
+        resumed = call.begin.run_id is not None and call.begin.announced is None
+        if call.run is None or call.names_told or resumed or self.trouble(call) is not None:
+            return ()
+        call.names_told = True
+        count = ahead.NAMES if call.begin.announced is None else 1
+        return making.names(self.store(call.run.uri), count)
 
     def rename(self, call: Call, run: SharedRun, name: str | None) -> None:
         """The first name that ranks give holds, unless the notebook has given one."""

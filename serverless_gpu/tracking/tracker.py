@@ -207,7 +207,7 @@ class _Writer:
             news = (call.info, self._runs.trouble(call))
             if news != call.told and (call.told or news != (None, None)):
                 call.told = news
-                self._tell(Began(call_id, *news))
+                self._tell(Began(call_id, *news, self._runs.names(call)))
                 self._describe(call)
                 self._write_attached()
 
@@ -239,7 +239,7 @@ class _Writer:
             if call is None or call.run is None:
                 continue
             for item in self._attached.pop(call_id):
-                text = self._attachments.add(call.run.uri, call.run.run_id, item)
+                text = self._attachments.add(call.run, item)
                 if text is not None:
                     self._tell(Began(call_id, call.info, text))
 
@@ -249,9 +249,6 @@ class _Writer:
         if run is None or call.described:
             return
         call.described = True
-        commit = surroundings.commit(call.begin.cwd)
-        if commit is not None:
-            self._batches.write([(run.uri, run.run_id, [], [("mlflow.source.git.commit", commit)])])
         item = Attach(call.begin.call, surroundings.FILE, surroundings.environment(), None)
         self._attached.setdefault(call.begin.call, []).append(item)
 

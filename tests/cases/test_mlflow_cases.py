@@ -81,6 +81,19 @@ def test_c008_one_run_for_a_call_and_its_link_leads_there(notebook: Notebook, st
     assert (attached / "serverless_gpu" / "environment.json").exists()
 
 
+def test_the_link_of_a_later_call_is_there_before_its_ranks_begin(
+    notebook: Notebook, store: str
+) -> None:
+    notebook.ok("%%distributed --gpus 2 --name first\npass")
+    run = notebook.run("%%distributed --name second\nprint('begun')")
+    kinds = [message["msg_type"] for message in run.messages]
+    status = run.messages[kinds.index("display_data")]
+    assert kinds.index("display_data") < kinds.index("stream")
+    second = next(run for run in runs(store) if run.info.run_name == "second")
+    link = f"http://lab/{second.info.experiment_id}/{second.info.run_id}"
+    assert f"MLflow run second: {link}" in status["content"]["data"]["text/plain"]
+
+
 def test_c025_store_and_experiment_of_the_notebook_hold_in_ranks(
     notebook: Notebook, store: str
 ) -> None:

@@ -21,6 +21,7 @@ from serverless_gpu.tracking import rank, tracker
 def serve(address: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     rank.preload()
+    _import_store()
     with Listener(address, family="AF_UNIX", backlog=64) as listener:
         print("ready", flush=True)
         while True:
@@ -31,6 +32,19 @@ def serve(address: str) -> None:
                 child(connection)
                 os._exit(0)
             connection.close()
+
+
+def _import_store() -> None:
+    """A second for each tracker, of which the tests start more than a hundred."""
+    import alembic.command  # noqa: F401
+    import mlflow.store.db.utils
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+    import sqlalchemy.dialects.sqlite
+    import sqlalchemy.orm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sqlalchemy.orm.configure_mappers()
 
 
 def child(connection: Connection) -> None:
