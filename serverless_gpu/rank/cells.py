@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -135,6 +136,7 @@ def _make(user_module: types.ModuleType) -> RankShell:
     for prompt in ("ps1", "ps2", "ps3"):
         # Frameworks that find one take the process for a prompt that somebody types at.
         sys.__dict__.pop(prompt, None)
+    atexit.unregister(made.atexit_operations)  # until somebody uses the shell
     made.Completer.use_jedi = False
     # What IPython says to sys.exit() in a cell; here it ends the cell, see run().
     warnings.filterwarnings("ignore", message="To exit: use")
@@ -147,6 +149,7 @@ def shell() -> Any:
     if _shell is None:
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         _shell = _prepared or _make(sys.modules["__main__"])
+        atexit.register(_shell.atexit_operations)
         for kind in (RankShell, InteractiveShell):
             kind._instance = _shell
         sys.modules["__main__"] = _shell.user_module

@@ -17,7 +17,6 @@ import resource
 import socket
 import sys
 import time
-import weakref
 from typing import Any
 
 from .. import _core
@@ -77,7 +76,7 @@ def warm_up() -> dict[str, float]:
             del os.environ[name]
         else:
             os.environ[name] = value
-    from . import cells, process_group
+    from . import cells, exits, process_group
 
     process_group.arrange()
     cells.prepare()
@@ -85,7 +84,7 @@ def warm_up() -> dict[str, float]:
         from ..tracking import rank as tracking
 
         tracking.preload()
-    _leave_finalizers_here()
+    exits.leave_inherited_here()
     gc.collect()
     gc.freeze()  # or the first collection in each rank would copy every object's page
     return times
@@ -110,13 +109,6 @@ def why_not_fork() -> str:
         f"{_cuda_by} has initialised CUDA in the process that ranks are forked from, and a forked "
         "process cannot use it then; keep it from touching the GPU when it is imported"
     )
-
-
-def _leave_finalizers_here() -> None:
-    """What libraries want done at the end of this process is not done at each rank's end: torch
-    alone takes 40 ms to undo registrations that end with the process anyway."""
-    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
-        finalizer.atexit = False
 
 
 def thread_names() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -75,6 +76,35 @@ def test_an_exit_handler_that_hangs_holds_up_neither_the_call_nor_the_next() -> 
     ranks = [psutil.Process(pid) for pid in hang.distributed()]
     assert len(set(hang.distributed())) == 2
     assert not psutil.wait_procs(ranks, timeout=20)[1]
+
+
+def test_what_user_code_wants_done_at_the_end_of_a_rank_is_done(tmp_path: Path) -> None:
+    @distributed(gpus=2)
+    def ask() -> int:
+        import atexit
+        import logging
+        import weakref
+
+        def note(what: str) -> None:
+            (tmp_path / f"{what}-{os.environ['RANK']}").touch()
+
+        class Kept:
+            pass
+
+        class Noting(logging.Handler):
+            def flush(self) -> None:
+                note("log")
+
+        Kept.one = Kept()  # type: ignore[attr-defined]
+        weakref.finalize(Kept.one, note, "finalizer")  # type: ignore[attr-defined]
+        logging.getLogger().addHandler(Noting())
+        atexit.register(note, "atexit")
+        return os.getpid()
+
+    ranks = [psutil.Process(pid) for pid in ask.distributed() if psutil.pid_exists(pid)]
+    assert not psutil.wait_procs(ranks, timeout=20)[1]
+    done = {path.name for path in tmp_path.iterdir()}
+    assert done == {f"{what}-{rank}" for what in ("atexit", "finalizer", "log") for rank in (0, 1)}
 
 
 def test_a_forked_child_that_outlives_its_call_ends_with_its_rank() -> None:
