@@ -59,6 +59,21 @@ def has_peer() -> bool:
     return importlib.util.find_spec("ipyparallel") is not None
 
 
+def build(target: str) -> Path:
+    """Builds a C++ program of programs/ and returns its path. Raises BenchError if that fails."""
+    root = PROGRAMS.parents[1]
+    folder = root / "build" / "bench"
+    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DSGPU_EXTENSIONS=OFF"]
+    for command in (
+        ["cmake", "-S", str(root), "-B", str(folder), "-G", "Ninja", *settings],
+        ["cmake", "--build", str(folder), "--target", target],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise BenchError(f"{target} was not built: {done.stdout[-300:]}{done.stderr[-300:]}")
+    return folder / target
+
+
 def torchrun(
     script: str, *arguments: str, seen: Callable[[str], bool] | None = None
 ) -> tuple[float, str]:

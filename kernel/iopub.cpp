@@ -69,7 +69,21 @@ void Iopub::publish(const std::string& type, nl::json parent, nl::json content, 
 
 void Iopub::publish(Message message) {
     message.identities = {"kernel." + session_ + "." + message.type()};
-    Frames frames = encode(signer_, message);
+    send_all(encode(signer_, message));
+}
+
+void Iopub::publish_text(Stream stream, std::string_view text, const nl::json& parent) {
+    Message message{.identities = {"kernel." + session_ + ".stream"},
+                    .header = make_header("stream", session_),
+                    .parent_header = parent,
+                    .metadata = nl::json::object(),
+                    .content = {},
+                    .buffers = {}};
+    const char* const name = stream == Stream::out ? "stdout" : "stderr";
+    send_all(encode(signer_, message, stream_content(name, text)));
+}
+
+void Iopub::send_all(Frames frames) {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     if (!lenient() && !in_flight_->wait_below(kMaxBytes, kPatience, hurried_)) {

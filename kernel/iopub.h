@@ -8,9 +8,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "kernel/connection_file.h"
 #include "kernel/message.h"
+#include "runtime/stream.h"
 
 namespace sgpu {
 
@@ -60,6 +62,9 @@ public:
     // Publishes a message that has its header. Its identities are replaced by our topic.
     void publish(Message message);
 
+    // Publishes text. Quicker than publish() by far.
+    void publish_text(Stream stream, std::string_view text, const nl::json& parent);
+
     void publish_status(const std::string& state, const nl::json& parent);
 
     // No publisher waits for a client any more. For the end of the process.
@@ -71,6 +76,7 @@ public:
     const std::string& session() const { return session_; }
 
 private:
+    void send_all(Frames frames);
     bool lenient() const { return std::chrono::steady_clock::now() < lenient_until_; }
     void give_up_on_slow_clients();
     void send_patiently(zmq::message_t& part, int flags);

@@ -80,10 +80,8 @@ Kernel::Kernel(const std::string& connection_file, const std::string& version,
       signer_(file_.signature_scheme, file_.key),
       iopub_(control_context_, file_, signer_, session_),
       main_(pthread_self()),
-      output_([this](Stream stream, std::string text, const nl::json& parent) {
-          iopub_.publish(
-              "stream", parent,
-              {{"name", stream == Stream::out ? "stdout" : "stderr"}, {"text", std::move(text)}});
+      output_([this](Stream stream, const std::string& text, const nl::json& parent) {
+          iopub_.publish_text(stream, text, parent);
       }),
       control_(control_context_, file_, signer_, iopub_, gate_,
                {.interrupt = [this] { interrupt(); },
@@ -170,6 +168,10 @@ void Kernel::publish(const std::string& type, nl::json content, nl::json parent,
     if (type != "stream") output_.flush();
     iopub_.publish(type, std::move(parent), std::move(content), std::move(metadata),
                    std::move(buffers));
+}
+
+void Kernel::publish_text(Stream stream, std::string_view text, const nl::json& parent) {
+    iopub_.publish_text(stream, text, parent);
 }
 
 void Kernel::finish() {

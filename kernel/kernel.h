@@ -59,6 +59,8 @@ public:
 
     void publish(const std::string& type, nl::json content, nl::json parent, nl::json metadata,
                  xeus::buffer_sequence buffers);
+    // Text of ranks: unlike write(), whole messages that wait for nothing.
+    void publish_text(Stream stream, std::string_view text, const nl::json& parent);
 
     Output& output() { return output_; }
     const std::string& session() const { return session_; }

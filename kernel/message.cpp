@@ -5,6 +5,8 @@
 #include <openssl/hmac.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <stdexcept>
 
 namespace sgpu {
@@ -18,6 +20,42 @@ std::string dump(const nl::json& json) {
 
 zmq::message_t frame(std::string_view bytes) {
     return {bytes.data(), bytes.size()};
+}
+
+// How many bytes at the front stand for themselves in a JSON string and are ASCII.
+std::size_t plain_length(std::string_view text) {
+    constexpr std::uint64_t kEach = 0x0101010101010101;
+    // Has a byte of `value` its top bit set if it was zero? A borrow can only add bytes that follow
+    // one that is.
+    const auto zeros = [](std::uint64_t value) { return (value - kEach) & ~value; };
+    std::size_t length = 0;
+    for (std::uint64_t eight = 0; length + sizeof eight <= text.size(); length += sizeof eight) {
+        std::memcpy(&eight, text.data() + length, sizeof eight);
+        const std::uint64_t quotes = zeros(eight ^ kEach * '"');
+        const std::uint64_t backslashes = zeros(eight ^ kEach * '\\');
+        const std::uint64_t controls = (eight - kEach * 0x20) & ~eight;
+        if (((quotes | backslashes | controls | eight) & kEach * 0x80) != 0) break;
+    }
+    for (; length < text.size(); ++length) {
+        const auto c = static_cast<unsigned char>(text[length]);
+        if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') break;
+    }
+    return length;
+}
+
+// Appends what stands for an ASCII character that does not stand for itself.
+void append_escaped(std::string& json, char c) {
+    constexpr std::string_view kShort = "\bb\ff\nn\rr\tt\"\"\\\\";
+    for (std::size_t i = 0; i < kShort.size(); i += 2) {
+        if (kShort[i] != c) continue;
+        json += '\\';
+        json += kShort[i + 1];
+        return;
+    }
+    constexpr std::string_view kHex = "0123456789abcdef";
+    json += "\\u00";
+    json += kHex[static_cast<unsigned char>(c) >> 4U];
+    json += kHex[static_cast<unsigned char>(c) & 15U];
 }
 
 nl::json parse_object(const zmq::message_t& bytes, const char* what) {
@@ -56,15 +94,36 @@ std::string Signer::sign(const std::array<std::string_view, 4>& frames) const {
     return hex;
 }
 
+std::string stream_content(std::string_view name, std::string_view text) {
+    std::string json = R"({"name":")";
+    json.append(name).append(R"(","text":")");
+    json.reserve(json.size() + text.size() + text.size() / 2);
+    for (std::string_view rest = text; !rest.empty();) {
+        const std::size_t plain = plain_length(rest);
+        json.append(rest, 0, plain);
+        rest.remove_prefix(plain);
+        if (rest.empty()) break;
+        if ((rest[0] & 0x80) != 0) return dump({{"name", name}, {"text", text}});
+        append_escaped(json, rest[0]);
+        rest.remove_prefix(1);
+    }
+    return json.append(R"("})");
+}
+
 Frames encode(const Signer& signer, const Message& message) {
-    const std::array<std::string, 4> parts = {dump(message.header), dump(message.parent_header),
-                                              dump(message.metadata), dump(message.content)};
+    return encode(signer, message, dump(message.content));
+}
+
+Frames encode(const Signer& signer, const Message& message, const std::string& content) {
+    const std::array<std::string, 3> heads = {dump(message.header), dump(message.parent_header),
+                                              dump(message.metadata)};
+    const std::array<std::string_view, 4> parts = {heads[0], heads[1], heads[2], content};
     Frames frames;
     frames.reserve(message.identities.size() + 6 + message.buffers.size());
     for (const std::string& identity : message.identities) frames.push_back(frame(identity));
     frames.push_back(frame(kDelimiter));
-    frames.push_back(frame(signer.sign({parts[0], parts[1], parts[2], parts[3]})));
-    for (const std::string& part : parts) frames.push_back(frame(part));
+    frames.push_back(frame(signer.sign(parts)));
+    for (const std::string_view part : parts) frames.push_back(frame(part));
     for (const auto& buffer : message.buffers) frames.emplace_back(buffer.data(), buffer.size());
     return frames;
 }

@@ -48,19 +48,26 @@ void write_text(Kernel& kernel, int stream, const py::str& text, const ParentHan
     kernel.output().flush();
 }
 
+nlohmann::json to_header(const py::object& parent) {
+    if (py::isinstance<ParentHandle>(parent)) return *parent.cast<const ParentHandle&>().header;
+    return parent.is_none() ? nlohmann::json::object() : sgpu::to_json(parent);
+}
+
 void publish(Kernel& kernel, const std::string& type, const py::object& content,
              const py::object& parent, const py::object& metadata, const py::iterable& buffers) {
-    nlohmann::json header = nlohmann::json::object();
-    if (py::isinstance<ParentHandle>(parent)) {
-        header = *parent.cast<const ParentHandle&>().header;
-    } else if (!parent.is_none()) {
-        header = sgpu::to_json(parent);
-    }
+    nlohmann::json header = to_header(parent);
     nlohmann::json body = sgpu::to_json(content);
     nlohmann::json meta = metadata.is_none() ? nlohmann::json::object() : sgpu::to_json(metadata);
     xeus::buffer_sequence binary = to_buffers(buffers);
     const py::gil_scoped_release no_gil;
     kernel.publish(type, std::move(body), std::move(header), std::move(meta), std::move(binary));
+}
+
+void publish_text(Kernel& kernel, int stream, const py::bytes& text, const py::object& parent) {
+    const nlohmann::json header = to_header(parent);
+    const std::string_view bytes = text;
+    const py::gil_scoped_release no_gil;
+    kernel.publish_text(stream == 1 ? Stream::out : Stream::err, bytes, header);
 }
 
 std::string ask(Kernel& kernel, const std::string& prompt, bool password) {
@@ -106,6 +113,7 @@ PYBIND11_MODULE(_kernel, module) {
         .def("ask", &ask, py::arg("prompt"), py::arg("password"))
         .def("publish", &publish, py::arg("msg_type"), py::arg("content"), py::arg("parent"),
              py::arg("metadata") = py::none(), py::arg("buffers") = py::tuple())
+        .def("publish_text", &publish_text, py::arg("stream"), py::arg("text"), py::arg("parent"))
         .def("write", &write_text, py::arg("stream"), py::arg("text"), py::arg("parent"))
         .def(
             "begin_cell",

@@ -135,7 +135,7 @@ void Output::publish_gathered() {
         size_ = 0;
         due_.reset();
     }
-    for (Piece& piece : pieces) publish_(piece.stream, std::move(piece.text), *piece.parent);
+    for (const Piece& piece : pieces) publish_(piece.stream, piece.text, *piece.parent);
 }
 
 // Milliseconds for poll: -1 if nothing waits.

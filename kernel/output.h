@@ -32,7 +32,8 @@ using Parent = std::shared_ptr<const nlohmann::json>;
 // the one that keeps messages in order, so write() may be called with the GIL.
 class Output {
 public:
-    using Publish = std::function<void(Stream, std::string text, const nlohmann::json& parent)>;
+    using Publish =
+        std::function<void(Stream, const std::string& text, const nlohmann::json& parent)>;
     static constexpr std::chrono::milliseconds kDelay{50};
     static constexpr std::size_t kEnough = std::size_t{64} * 1024;
 

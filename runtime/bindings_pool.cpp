@@ -42,9 +42,11 @@ const char* name_of(Pressure pressure) {
 }
 
 OutputMux::Options output_options(int world, const std::string& mode, const std::string& ranks,
-                                  bool colour, std::size_t bytes_per_second) {
+                                  bool colour, std::size_t bytes_per_second,
+                                  std::size_t shown_bytes) {
     // Ranks that start cold are a little out of step; no line waits longer than this.
     OutputMux::Options options{.world = world, .window = Milliseconds(100), .colour = colour};
+    options.max_bytes = shown_bytes;
     options.bytes_per_second = bytes_per_second;
     options.burst = kBurstSeconds * bytes_per_second;
     if (mode == "all") options.mode = OutputMux::Mode::all;
@@ -72,7 +74,8 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
                                        const std::vector<py::bytes>& frames, int buffer,
                                        std::optional<double> timeout, double grace,
                                        const std::string& output, const std::string& output_ranks,
-                                       bool colour, std::size_t bytes_per_second) {
+                                       bool colour, std::size_t bytes_per_second,
+                                       std::size_t shown_bytes) {
     CallRequest request;
     for (const auto& [rank, child] : members) request.members.push_back({rank, child});
     request.world = world;
@@ -80,7 +83,8 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
     request.frames.assign(frames.begin(), frames.end());
     request.limits.timeout = to_ms(timeout);
     request.limits.failure_grace = request.limits.stop_grace = to_ms(grace).value();
-    request.output = output_options(world, output, output_ranks, colour, bytes_per_second);
+    request.output =
+        output_options(world, output, output_ranks, colour, bytes_per_second, shown_bytes);
     request.buffer.reset(buffer);
     const py::gil_scoped_release release;
     return pool.begin_call(std::move(request));
@@ -112,7 +116,10 @@ py::dict view(const CallTicket& ticket) {
     py::list live;
     for (const LiveLine& line : v.live)
         live.append(py::make_tuple(line.ranks.to_string(), line.text));
-    return py::dict("states"_a = states, "live"_a = live, "cause"_a = name_of(v.cause),
+    py::list newest;
+    for (const std::string& line : v.unshown.newest) newest.append(py::str(line));
+    return py::dict("states"_a = states, "live"_a = live, "unshown"_a = v.unshown.lines,
+                    "newest"_a = newest, "cause"_a = name_of(v.cause),
                     "pressure"_a = name_of(v.pressure), "stacks"_a = v.stacks);
 }
 
@@ -191,7 +198,7 @@ void bind_pool(py::module_& m) {
         .def("kill", &RankPool::kill, unlocked)
         .def("begin_call", &begin_call, "members"_a, "world"_a, "mode"_a, "frames"_a, "fd"_a,
              "timeout"_a, "grace"_a, "output"_a, "output_ranks"_a, "colour"_a,
-             "bytes_per_second"_a = 0,
+             "bytes_per_second"_a = 0, "shown_bytes"_a = OutputMux::Options{}.max_bytes,
              "Starts a call; takes `fd` over. `timeout` and `grace` in seconds.")
         .def("stop", &RankPool::stop, unlocked)
         .def("cut_short", &RankPool::cut_short, unlocked)

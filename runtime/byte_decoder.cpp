@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace sgpu {
@@ -56,8 +58,22 @@ CharScan scan_char(std::string_view bytes) {
     return {CharScan::Is::whole, need};
 }
 
-std::size_t text_length(std::string_view bytes) {
+// The bytes at the front, eight at a time, that are printable ASCII: a carry or a borrow can only
+// come from a byte that is none.
+std::size_t printable_length(std::string_view bytes) {
+    constexpr std::uint64_t kEach = 0x0101010101010101;
     std::size_t length = 0;
+    for (std::uint64_t eight = 0; length + sizeof eight <= bytes.size(); length += sizeof eight) {
+        std::memcpy(&eight, bytes.data() + length, sizeof eight);
+        const std::uint64_t below_space = eight - kEach * 0x20;
+        const std::uint64_t above_tilde = eight + kEach;
+        if (((below_space | above_tilde | eight) & kEach * 0x80) != 0) break;
+    }
+    return length;
+}
+
+std::size_t text_length(std::string_view bytes) {
+    std::size_t length = printable_length(bytes);
     while (length < bytes.size()) {
         if (is_plain(bytes[length])) {
             ++length;

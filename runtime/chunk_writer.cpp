@@ -119,12 +119,24 @@ void ChunkWriter::keep_in_tail(const Line& line) {
     tail_.push_back({line.stream, prefix(line.ranks)});
     tail_.back().text.append(line.text).append("\n");
     tail_bytes_ += tail_.back().text.size();
-    const std::size_t most = options_.burst == 0 ? kMaxTailBytes : options_.burst / 8;
-    while (tail_.size() > options_.tail_lines || tail_bytes_ > most) {
+    while (tail_.size() > options_.tail_lines || tail_bytes_ > most_tail_bytes()) {
         tail_bytes_ -= tail_.front().text.size();
         tail_.pop_front();
         ++dropped_;
     }
+}
+
+std::size_t ChunkWriter::most_tail_bytes() const {
+    if (options_.burst > 0) return options_.burst / 8;
+    return std::max(kLeastTailBytes, options_.max_bytes / 8);
+}
+
+std::vector<std::string> ChunkWriter::newest_unshown(std::size_t most) const {
+    std::vector<std::string> lines;
+    const std::size_t count = std::min(most, tail_.size());
+    for (auto line = tail_.end() - static_cast<std::ptrdiff_t>(count); line != tail_.end(); ++line)
+        lines.push_back(line->text);
+    return lines;
 }
 
 const std::string& ChunkWriter::prefix(const RankSet& ranks) {

@@ -24,10 +24,11 @@ struct Chunk {
     friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
-// Threads: one thread at a time. Memory: max_bytes not yet taken, and kMaxTailBytes of a tail.
+// Threads: one thread at a time. Memory: max_bytes not yet taken, and a tail of an eighth of that,
+// or of kLeastTailBytes.
 class ChunkWriter {
 public:
-    static constexpr std::size_t kMaxTailBytes = 1UL << 20;
+    static constexpr std::size_t kLeastTailBytes = 64UL << 10;
 
     struct Options {
         bool prefix = true;
@@ -65,6 +66,11 @@ public:
     // Says how much of a flood is not shown and shows its tail.
     void end_flood();
 
+    // Lines of a flood that are not shown, or only will be as its tail.
+    std::uint64_t unshown_lines() const { return dropped_ - reported_ + tail_.size(); }
+    // The newest of them, `most` at most, with prefixes and line ends.
+    std::vector<std::string> newest_unshown(std::size_t most) const;
+
     // While it is true, lines are counted, and only the last ones kept.
     bool flooded() const { return too_fast_ || shown_ >= options_.max_bytes; }
     // The time is `now`: a flood of text that was too fast may end here.
@@ -90,6 +96,7 @@ private:
     void write(Stream stream, std::string_view text);
     void keep_in_tail(const Line& line);
     double enough_credit() const;  // for a flood to end
+    std::size_t most_tail_bytes() const;
     const std::string& prefix(const RankSet& ranks);
     std::string make_prefix(const RankSet& ranks) const;
 

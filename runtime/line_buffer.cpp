@@ -126,7 +126,8 @@ void LineBuffer::newline(Lines& done) {
         return;
     }
     for (Row& row : rows_) give(row, done);
-    rows_.assign(1, Row{});
+    rows_.resize(1);
+    rows_[0] = Row{};
     at_ = 0;
     nested_ = false;
 }

@@ -4,7 +4,6 @@
 #include <cassert>
 #include <functional>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 namespace sgpu {
@@ -137,11 +136,11 @@ bool MergeQueue::waits(const Group& group, std::uint64_t passed) const {
 }
 
 bool MergeQueue::comes_before(const Group& a, const Group& b, TimePoint waited_since) const {
-    const auto key = [&](const Group& group) {
-        const bool may_grow = group.at > waited_since && 2 * group.count > member_count_;
-        return std::tuple(group.place, options_.merge && may_grow, group.first);
+    if (a.place != b.place) return a.place < b.place;
+    const auto may_grow = [&](const Group& group) {
+        return options_.merge && group.at > waited_since && 2 * group.count > member_count_;
     };
-    return key(a) < key(b);
+    return std::pair(may_grow(a), a.first) < std::pair(may_grow(b), b.first);
 }
 
 // The index of the group that comes first of those that are due; groups_.size() if there is none.

@@ -40,6 +40,9 @@ public:
     std::vector<Chunk> flush();
     std::optional<TimePoint> next_due() const;
     std::vector<LiveLine> live() const;
+    Unshown unshown(std::size_t newest) const {
+        return {writer_.unshown_lines(), writer_.newest_unshown(newest)};
+    }
     std::uint64_t hidden_lines() const { return filtered_ + writer_.dropped_lines(); }
 
 private:
@@ -258,6 +261,9 @@ std::optional<TimePoint> OutputMux::next_due() const {
 }
 std::vector<LiveLine> OutputMux::live() const {
     return impl_->live();
+}
+Unshown OutputMux::unshown(std::size_t newest) const {
+    return impl_->unshown(newest);
 }
 std::uint64_t OutputMux::hidden_lines() const {
     return impl_->hidden_lines();

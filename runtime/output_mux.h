@@ -24,6 +24,12 @@ struct LiveLine {
     friend bool operator==(const LiveLine&, const LiveLine&) = default;
 };
 
+// What a flood has that is not shown: how many lines so far, and the newest of them.
+struct Unshown {
+    std::uint64_t lines = 0;
+    std::vector<std::string> newest;  // with prefixes and line ends
+};
+
 // Merges the output of the ranks of one call.
 //
 // The lines of one rank keep their order, stdout against stderr too. A line goes out at once when
@@ -51,8 +57,8 @@ public:
         std::chrono::milliseconds window{50};
         std::chrono::milliseconds partial_wait{200};
         bool colour = false;                 // dim prefixes
-        std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail
-        std::size_t tail_lines = 200;        // of what was not shown, shown at the flood's end
+        std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail,
+        std::size_t tail_lines = 200;        // which is shown at the flood's end
         // Beyond this many bytes at once, and then per second, text is a flood too: for a front end
         // that drops what comes faster. 0: no limit.
         std::size_t burst = 0;
@@ -93,6 +99,9 @@ public:
 
     // Progress lines in the order of their first rank, equal ones under one set.
     std::vector<LiveLine> live() const;
+
+    // Of a flood that goes on; `newest` lines at most. No lines if there is no flood.
+    Unshown unshown(std::size_t newest) const;
 
     // Lines that were not shown: those of ranks outside `show`, and those of a flood.
     std::uint64_t hidden_lines() const;

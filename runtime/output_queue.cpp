@@ -14,8 +14,9 @@ bool is_display(const OutputEvent& event) {
 
 void OutputQueue::add_text(CallId call, Stream stream, std::string text) {
     const char* const type = stream == Stream::out ? "stdout" : "stderr";
-    if (!events_.empty() && events_.back().call == call && events_.back().type == type)
-        events_.back().content += text;
+    OutputEvent* const last = events_.empty() ? nullptr : &events_.back();
+    if (last && last->call == call && last->type == type && last->content.size() < kEnough)
+        last->content += text;
     else
         events_.push_back({call, {}, type, std::move(text)});
 }

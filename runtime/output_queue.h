@@ -31,6 +31,10 @@ public:
         std::size_t bytes = 64UL << 20;  // of displays
     };
 
+    // Neighbouring text of one stream is one event up to about this many bytes: a message that is
+    // much larger makes a front end stutter.
+    static constexpr std::size_t kEnough = 256UL << 10;
+
     OutputQueue() = default;
     explicit OutputQueue(Limits limits) : limits_(limits) {}
 

@@ -11,7 +11,8 @@ namespace {
 constexpr std::chrono::milliseconds kViewDelay{50};  // between a change and the view that has it
 constexpr off_t kLargestDisplay = 64LL << 20;        // bytes
 constexpr std::string_view kTooLarge = "(a display of more than 64 MB is left out)\n";
-constexpr std::size_t kKeptCalls = 50;  // for late lines of ranks that live on
+constexpr std::size_t kNewestUnshown = 5;  // lines of a flood that a status line has
+constexpr std::size_t kKeptCalls = 50;     // for late lines of ranks that live on
 
 const char* reason_of(EndCause cause) {
     switch (cause) {
@@ -259,6 +260,7 @@ void PoolThread::update_view(RunningCall& call) {
     CallView view;
     for (const auto& rank : call.state.ranks()) view.states.push_back(rank.state);
     view.live = call.mux.live();
+    view.unshown = call.mux.unshown(kNewestUnshown);
     view.cause = call.state.cause();
     view.pressure = call.state.pressure();
     view.stacks = call.stacks;

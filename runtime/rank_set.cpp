@@ -9,14 +9,6 @@
 namespace sgpu {
 namespace {
 
-constexpr int kWordBits = 64;
-
-std::size_t word_of(Rank rank) {
-    return static_cast<std::size_t>(rank) / kWordBits;
-}
-std::uint64_t bit_of(Rank rank) {
-    return std::uint64_t{1} << (rank % kWordBits);
-}
 bool is_rank(Rank rank) {
     return rank >= 0 && rank < kMaxRanks;
 }
@@ -106,42 +98,52 @@ std::string RankSet::to_string() const {
 
 void RankSet::insert(Rank rank) {
     assert(is_rank(rank));
-    if (word_of(rank) >= words_.size()) words_.resize(word_of(rank) + 1);
-    words_[word_of(rank)] |= bit_of(rank);
+    if (rank < kWordBits) {
+        low_ |= bit_of(rank);
+        return;
+    }
+    const std::size_t at = word_of(rank) - 1;
+    if (at >= high_.size()) high_.resize(at + 1);
+    high_[at] |= bit_of(rank);
 }
 
 void RankSet::insert(const RankSet& other) {
-    if (other.words_.size() > words_.size()) words_.resize(other.words_.size());
-    for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];
+    low_ |= other.low_;
+    if (other.high_.size() > high_.size()) high_.resize(other.high_.size());
+    for (std::size_t i = 0; i < other.high_.size(); ++i) high_[i] |= other.high_[i];
 }
 
 void RankSet::erase(Rank rank) {
     if (!contains(rank)) return;
-    words_[word_of(rank)] &= ~bit_of(rank);
-    while (!words_.empty() && words_.back() == 0) words_.pop_back();
+    if (rank < kWordBits) {
+        low_ &= ~bit_of(rank);
+        return;
+    }
+    high_[word_of(rank) - 1] &= ~bit_of(rank);
+    while (!high_.empty() && high_.back() == 0) high_.pop_back();
 }
 
-bool RankSet::contains(Rank rank) const {
-    return is_rank(rank) && word_of(rank) < words_.size() &&
-           (words_[word_of(rank)] & bit_of(rank)) != 0;
+bool RankSet::in_high(Rank rank) const {
+    return is_rank(rank) && word_of(rank) < words() && (word(word_of(rank)) & bit_of(rank)) != 0;
 }
 
 std::size_t RankSet::size() const {
-    std::size_t count = 0;
-    for (const std::uint64_t word : words_) count += static_cast<std::size_t>(std::popcount(word));
+    auto count = static_cast<std::size_t>(std::popcount(low_));
+    for (const std::uint64_t each : high_) count += static_cast<std::size_t>(std::popcount(each));
     return count;
 }
 
 Rank RankSet::max() const {
     assert(!empty());
-    return static_cast<Rank>(words_.size()) * kWordBits - 1 - std::countl_zero(words_.back());
+    const std::size_t last = words() - 1;
+    return static_cast<Rank>(last + 1) * kWordBits - 1 - std::countl_zero(word(last));
 }
 
 Rank RankSet::next(Rank rank) const {
-    for (std::size_t i = word_of(rank); i < words_.size(); ++i) {
+    for (std::size_t i = word_of(rank); i < words(); ++i) {
         const bool first = i == word_of(rank);
-        const std::uint64_t word = first ? words_[i] & ~(bit_of(rank) - 1) : words_[i];
-        if (word != 0) return static_cast<Rank>(i) * kWordBits + std::countr_zero(word);
+        const std::uint64_t left = first ? word(i) & ~(bit_of(rank) - 1) : word(i);
+        if (left != 0) return static_cast<Rank>(i) * kWordBits + std::countr_zero(left);
     }
     return kMaxRanks;
 }

@@ -67,9 +67,12 @@ public:
     // No effect if it is not a member.
     void erase(Rank rank);
 
-    bool contains(Rank rank) const;
+    bool contains(Rank rank) const {
+        if (rank >= 0 && rank < kWordBits) return (low_ >> rank & 1) != 0;
+        return in_high(rank);
+    }
     std::size_t size() const;
-    bool empty() const { return words_.empty(); }
+    bool empty() const { return low_ == 0 && high_.empty(); }
     // The largest member. REQUIRES: not empty.
     Rank max() const;
 
@@ -79,10 +82,20 @@ public:
     friend bool operator==(const RankSet&, const RankSet&) = default;
 
 private:
+    static constexpr int kWordBits = 64;
+
+    static std::size_t word_of(Rank rank) { return static_cast<std::size_t>(rank) / kWordBits; }
+    static std::uint64_t bit_of(Rank rank) { return std::uint64_t{1} << (rank % kWordBits); }
+    bool in_high(Rank rank) const;
     // The smallest member that is at least `rank`; kMaxRanks if there is none.
     Rank next(Rank rank) const;
+    std::size_t words() const { return 1 + high_.size(); }
+    std::uint64_t word(std::size_t index) const { return index == 0 ? low_ : high_[index - 1]; }
 
-    std::vector<std::uint64_t> words_;  // bit r % 64 of word r / 64; the last word is never 0
+    // Bit r % 64 of word r / 64. The first, which is all that one machine needs, is kept here, for
+    // a set is made for each line of output.
+    std::uint64_t low_ = 0;
+    std::vector<std::uint64_t> high_;  // from the second word on; its last is never 0
 };
 
 }  // namespace sgpu

@@ -38,6 +38,7 @@ struct RankOutcome {
 struct CallView {
     std::vector<RankState> states;  // in the order of the call's ranks
     std::vector<LiveLine> live;     // progress lines
+    Unshown unshown;                // of a flood
     EndCause cause = EndCause::none;
     Pressure pressure = Pressure::none;
     std::map<int, std::string> stacks;  // by rank, JSON as of whereabouts(), if they were taken

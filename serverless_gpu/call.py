@@ -146,6 +146,7 @@ def _run(
             output_ranks=options.output_ranks,
             colour=host.colour,
             bytes_per_second=host.bytes_per_second,
+            shown_bytes=host.shown_bytes,
         )
 
     ticket = out.begin(sink, start)

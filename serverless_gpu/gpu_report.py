@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from . import _core, accelerator
 from .accelerator import Device
 from .errors import format_ranks
 from .gpu_claims import gb
+from .report import Report
 
 #: Seconds for which a reading is good: the driver takes milliseconds for one of eight GPUs.
 FRESH_S = 1.0
 
 
-@dataclass(frozen=True)
-class GpuReport:
-    """line: all GPUs at once. details: one line per GPU."""
-
-    line: str
-    details: tuple[str, ...]
-
-
-_last: tuple[float, tuple[str, ...], GpuReport] | None = None
+#: When, of which GPUs, what.
+_last: tuple[float, tuple[str, ...], Report] | None = None
 
 
 def gpu_report(
     devices: Sequence[Device], clock: Callable[[], float] = time.monotonic
-) -> GpuReport | None:
+) -> Report | None:
     """How busy they are now; the same report again within FRESH_S. None without GPUs.
 
     Cheap enough to be asked at each update of a status line. Threads: one at a time.
@@ -41,7 +34,7 @@ def gpu_report(
     if _last is not None and _last[1] == uuids and now - _last[0] < FRESH_S:
         return _last[2]
     readings = [(device, driver.read(device.index)) for device in devices]
-    report = GpuReport(_summary(readings), tuple(_detail(d, r) for d, r in readings))
+    report = Report(_summary(readings), tuple(_detail(d, r) for d, r in readings))
     _last = (now, uuids, report)
     return report
 

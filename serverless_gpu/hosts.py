@@ -6,6 +6,12 @@ import os
 import sys
 from typing import Any, Protocol
 
+#: Megabytes of ranks' text that a cell shows, for they are saved with the notebook; and a script.
+CELL_MB, SCRIPT_MB = 2.0, 64.0
+_MB = 1_000_000
+#: More would not fit into the memory of a notebook that is busy.
+_MOST_MB = 1000.0
+
 
 class Host(Protocol):
     """Threads: any."""
@@ -16,11 +22,14 @@ class Host(Protocol):
     rich: bool
     #: Text that comes faster for longer than a burst is shown in part; 0: no limit.
     bytes_per_second: int
+    #: Text of a call beyond this is counted, and its last lines shown at its end.
+    shown_bytes: int
 
     def capture(self) -> Any:
         """A token for the cell that runs now; output with it goes there, whenever it comes."""
 
-    def stream(self, parent: Any, name: str, text: str) -> None: ...
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
+        """Shows UTF-8 text as "stdout" or "stderr"."""
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None: ...
 
@@ -33,14 +42,17 @@ class KernelHost:
 
     def __init__(self) -> None:
         self.bytes_per_second = _server_limit()
+        self.shown_bytes = _shown_limit(CELL_MB)
 
     def capture(self) -> Any:
         from . import kernel
 
         return kernel.current_parent()
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
-        self.message(parent, "stream", {"name": name, "text": text})
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
+        from . import kernel
+
+        kernel.publish_text(1 if name == "stdout" else 2, text, parent)
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
         from . import kernel
@@ -57,12 +69,14 @@ class IPyKernelHost:
     def __init__(self, ipykernel: Any) -> None:
         self._kernel = ipykernel
         self.bytes_per_second = _server_limit()
+        self.shown_bytes = _shown_limit(CELL_MB)
 
     def capture(self) -> Any:
         return self._kernel.get_parent("shell")
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
-        self.message(parent, "stream", {"name": name, "text": text})
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
+        content = {"name": name, "text": text.decode(errors="replace")}
+        self.message(parent, "stream", content)
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -84,25 +98,40 @@ class ScriptHost:
 
     def __init__(self) -> None:
         self.colour = sys.stdout.isatty()
+        self.shown_bytes = _shown_limit(SCRIPT_MB)
 
     def capture(self) -> Any:
         return None
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
         stream = sys.stdout if name == "stdout" else sys.stderr
-        stream.write(text)
+        stream.write(text.decode(errors="replace"))
         stream.flush()
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
         text = content.get("data", {}).get("text/plain")
         if message_type == "display_data" and isinstance(text, str):
-            self.stream(parent, "stdout", text + "\n")
+            self.stream(parent, "stdout", f"{text}\n".encode(errors="replace"))
 
 
 def _server_limit() -> int:
     """Bytes per second that a Jupyter server passes on, colours and escapes left room for. It drops
     all text of a kernel that sends more than 3 MB in 3 seconds, what comes after a flood too."""
     return 300_000 if "JPY_SESSION_NAME" in os.environ else 0
+
+
+def _shown_limit(default_mb: float) -> int:
+    """Bytes, from SERVERLESS_GPU_OUTPUT_MB; ValueError if that is no number of megabytes."""
+    text = os.environ.get("SERVERLESS_GPU_OUTPUT_MB", "")
+    try:
+        megabytes = float(text or default_mb)
+    except ValueError:
+        megabytes = 0.0
+    if not 0 < megabytes <= _MOST_MB:
+        raise ValueError(
+            f"SERVERLESS_GPU_OUTPUT_MB takes megabytes from 0 to {_MOST_MB:g}, got {text!r}"
+        )
+    return int(megabytes * _MB)
 
 
 def cell_number() -> int | None:

@@ -113,10 +113,9 @@ class Output:
     def _dispatch(self, call: int, sink: Sink, ranks: set[int], kind: str, content: bytes) -> None:
         sink.last_output = time.monotonic()
         if kind in ("stdout", "stderr"):
-            text = content.decode(errors="replace")
-            sink.host.stream(sink.parent, kind, text)
+            sink.host.stream(sink.parent, kind, content)
             if self._console is not None:
-                self._console.write(call, sink.number, kind, text)
+                self._console.write(call, sink.number, kind, content.decode(errors="replace"))
             return
         message = json.loads(content)
         if kind == "execute_result":

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from . import _core, stacks
 from .errors.failure import format_ranks
+from .report import Report
 from .whereabouts import ask, differences, running_of
 
 #: Seconds without output until ranks are asked: where they are if they do not compute either, else
@@ -25,14 +25,6 @@ _AGAIN = 5.0
 _BUSY = 0.2
 
 _TICK = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """What is known about a quiet call: one line, and the merged stacks."""
-
-    line: str
-    details: tuple[str, ...]
 
 
 def limit() -> float:
@@ -59,9 +51,9 @@ class QuietWatch:
         self._heard = self._worked = time.monotonic()  # when ranks last wrote; computed or wrote
         self._cpu: tuple[float, dict[int, float]] | None = None
         self._next = 0.0  # when ranks may be asked again
-        self._found: Quiet | None = None
+        self._found: Report | None = None
 
-    def look(self, view: dict[str, Any], last_output: float) -> Quiet | None:
+    def look(self, view: dict[str, Any], last_output: float) -> Report | None:
         """To be called a few times a second. What to show, or None while all is well.
 
         `last_output` is the time (monotonic, seconds) at which ranks last wrote something.
@@ -98,7 +90,7 @@ class QuietWatch:
         # On a machine with too much to do it may get hardly any.
         return any(_wants_cpu(pids[child]) for _, child in self._members if child in pids)
 
-    def _ask(self, view: dict[str, Any], now: float) -> Quiet | None:
+    def _ask(self, view: dict[str, Any], now: float) -> Report | None:
         """Ranks that are idle are asked for all; of others it is only asked whether they wait in a
         collective, for those that wait for a GPU use their CPU too."""
         idle = now - max(self._worked, self._heard)
@@ -114,7 +106,7 @@ class QuietWatch:
         self._next = now + _AGAIN
         return self._report(view, f"no output for {now - self._heard:.0f} s")
 
-    def _report(self, view: dict[str, Any], what: str) -> Quiet:
+    def _report(self, view: dict[str, Any], what: str) -> Report:
         running = running_of(self._members, view)
         found = ask(self._core, running, stack=True)
         where = {rank: one.stack for rank, one in found.items()}
@@ -126,7 +118,7 @@ class QuietWatch:
         if ended:
             parts.append(f"[{format_ranks(ended)}] ended")
         waits = differences(found)
-        return Quiet(
+        return Report(
             "; ".join([f"{what}: {'; '.join(parts)}", *waits]), tuple(stacks.report(where))
         )
 

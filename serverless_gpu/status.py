@@ -5,20 +5,23 @@ from __future__ import annotations
 import html
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .gpu_report import GpuReport
 from .hosts import Host
-from .quiet import Quiet
+from .report import Report
 
 if TYPE_CHECKING:
     from .tracking.client import RunHandle, RunInfo
 
 #: Seconds between two updates, at least.
 INTERVAL = 0.25
+#: Characters of a line that is not shown in the cell itself.
+_LONGEST = 200
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _numbers = itertools.count(1)
 
 _PRESSURE = {
@@ -57,8 +60,8 @@ class Status:
         view: dict[str, Any] | None = None,
         *,
         ready: bool = True,
-        quiet: Quiet | None = None,
-        gpus: GpuReport | None = None,
+        quiet: Report | None = None,
+        gpus: Report | None = None,
     ) -> None:
         """Shows the line, or updates it if it has changed. `quiet` and `gpus` are shown under it,
         their details folded."""
@@ -132,7 +135,13 @@ class Status:
     def _live(self, view: dict[str, Any] | None) -> list[str]:
         if view is None:
             return []
-        return [f"[{ranks}] {text}" if self.ranks > 1 else text for ranks, text in view["live"]]
+        live = [f"[{ranks}] {text}" if self.ranks > 1 else text for ranks, text in view["live"]]
+        if view["unshown"]:
+            more = (
+                f"… {view['unshown']:,} lines more, all in the log (%distributed logs); the last:"
+            )
+            live += [more, *view["newest"]]
+        return [_COLOUR.sub("", line).rstrip("\n")[:_LONGEST] for line in live]
 
     def _run_forms(self) -> tuple[str, str]:
         """The run's link as text and as HTML; "" if there is none."""
@@ -149,8 +158,8 @@ class Status:
         self,
         parts: list[str],
         live: list[str],
-        quiet: Quiet | None = None,
-        gpus: GpuReport | None = None,
+        quiet: Report | None = None,
+        gpus: Report | None = None,
     ) -> None:
         text_run, html_run = self._run_forms()
         text = " · ".join([*parts, *([text_run] if text_run else [])])
@@ -172,7 +181,8 @@ class Status:
         if quiet is not None and not self.host.rich and not self._told:
             # A script has no line to update, and somebody may wait in front of it.
             self._told = True
-            self.host.stream(self.parent, "stderr", "\n".join([quiet.line, *quiet.details, ""]))
+            lines = "\n".join([quiet.line, *quiet.details, ""])
+            self.host.stream(self.parent, "stderr", lines.encode(errors="replace"))
         message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
         if self.host.rich:
             self.host.message(self.parent, kind, message)

@@ -13,7 +13,7 @@ from typing import Any
 
 from serverless_gpu.kernel import cells
 
-__all__ = ["current_parent", "flush", "in_kernel", "original_stderr_fd", "publish"]
+__all__ = ["current_parent", "flush", "in_kernel", "original_stderr_fd", "publish", "publish_text"]
 
 
 def in_kernel() -> bool:
@@ -48,6 +48,14 @@ def publish(
     kernel = cells.running_kernel()
     if kernel is not None:
         kernel.publish(msg_type, content, parent, metadata, buffers)
+
+
+def publish_text(fd: int, text: bytes, parent: Mapping[str, Any] | None) -> None:
+    """Send UTF-8 text at once, as output to descriptor `fd` (1 or 2) of the cell with header
+    `parent`. Blocks as `publish` does. Does nothing outside the kernel."""
+    kernel = cells.running_kernel()
+    if kernel is not None:
+        kernel.publish_text(fd, text, parent)
 
 
 def flush() -> None:

@@ -10,7 +10,7 @@ from serverless_gpu.displays import Cell, Displays, Place
 class Screen:
     """Displays by their id, in the order in which they came, as a front end holds them."""
 
-    colour, rich, bytes_per_second = False, True, 0
+    colour, rich, bytes_per_second, shown_bytes = False, True, 0, 1_000_000
 
     def __init__(self) -> None:
         self.shown: dict[str, dict[str, Any]] = {}
@@ -19,7 +19,7 @@ class Screen:
     def capture(self) -> Any:
         return None
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
         raise AssertionError("no text belongs here")
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:

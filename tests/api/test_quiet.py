@@ -16,6 +16,7 @@ class Watcher:
     colour = False
     rich = True
     bytes_per_second = 0
+    shown_bytes = 1_000_000
 
     def __init__(self, wanted: str, path: Path) -> None:
         self.texts: list[str] = []
@@ -24,7 +25,7 @@ class Watcher:
     def capture(self) -> None:
         return None
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
         pass
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serverless_gpu.gpu_report import GpuReport
+from serverless_gpu.report import Report
 from serverless_gpu.status import Status
 
 
@@ -19,12 +19,13 @@ class Shown:
     colour: bool = False
     rich: bool = True
     bytes_per_second: int = 0
+    shown_bytes: int = 1_000_000
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def capture(self) -> None:
         return None
 
-    def stream(self, parent: Any, name: str, text: str) -> None:
+    def stream(self, parent: Any, name: str, text: bytes) -> None:
         raise AssertionError("a status line is no stream")
 
     def message(self, parent: Any, message_type: str, content: dict[str, Any]) -> None:
@@ -48,7 +49,14 @@ def _run(**info: Any) -> Any:
     return SimpleNamespace(info=lambda: known, error=None)
 
 
-VIEW = {"states": ["running"] * 4, "live": [], "pressure": "none", "cause": "none"}
+VIEW = {
+    "states": ["running"] * 4,
+    "live": [],
+    "unshown": 0,
+    "newest": [],
+    "pressure": "none",
+    "cause": "none",
+}
 
 
 def test_one_message_is_shown_and_then_updated(host: Shown) -> None:
@@ -122,8 +130,20 @@ def test_screen_readers_are_told_and_text_of_users_is_no_markup(host: Shown) -> 
     assert "[0-3] <i>50%</i>" in host.last()
 
 
+def test_a_flood_says_how_much_is_not_shown_and_its_newest_lines(host: Shown) -> None:
+    line = _line(host)
+    newest = ["\x1b[38;5;244m[0]\x1b[0m step 1204000\n", "x" * 1000 + "\n"]
+    line.show({**VIEW, "unshown": 1_204_331, "newest": newest})
+    _, more, first, cut = host.last().split("\n")
+    assert more == "… 1,204,331 lines more, all in the log (%distributed logs); the last:"
+    assert first == "[0] step 1204000"
+    assert cut == "x" * 200
+    line.finish("✓", "done in")
+    assert "more" not in host.last()
+
+
 def test_gpus_are_told_in_a_line_and_each_below_it(host: Shown) -> None:
-    report = GpuReport("GPU 0-1: 93-98 % busy", ("GPU 0 93 %", "GPU 1 <98 %>"))
+    report = Report("GPU 0-1: 93-98 % busy", ("GPU 0 93 %", "GPU 1 <98 %>"))
     line = _line(host)
     line.show(VIEW, gpus=report)
     assert host.last().endswith("\nGPU 0-1: 93-98 % busy")

@@ -90,6 +90,24 @@ def test_bytes_that_are_no_text_do_not_end_the_output(kernel: TestKernel) -> Non
     assert "ok" in run.out and "lone" in run.out and "grün" in run.out
 
 
+def test_every_character_arrives_as_it_was_written(kernel: TestKernel) -> None:
+    """Wherever it stands in the text: runs of plain characters take a path of their own."""
+    code = """
+from serverless_gpu.kernel import current_parent, publish_text
+text = "".join("x" * (i % 9) + chr(i) for i in range(1, 128)) * 2
+for piece in (text, text + "é€😀", "", text + "end"):
+    publish_text(1, piece.encode(), current_parent())
+    print(piece, end="")
+publish_text(2, b"a\\xff\\x00b", current_parent())
+"""
+    run = kernel.run(code)
+    text = "".join("x" * (i % 9) + chr(i) for i in range(1, 128)) * 2
+    pieces = [text, text + "é€😀", text + "end"]
+    assert sorted(run.out) == sorted("".join(pieces) * 2)
+    assert all(run.out.count(piece) >= 2 for piece in pieces)
+    assert run.text("stderr") == "a\ufffd\0b"
+
+
 def test_a_character_written_in_two_parts_is_whole(kernel: TestKernel) -> None:
     code = """
 import os, sys, time

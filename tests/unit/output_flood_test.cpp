@@ -103,6 +103,20 @@ std::string numbered(int from, int to) {
     return text;
 }
 
+TEST(OutputFlood, SaysHowMuchIsNotShownWhileItGoesOn) {
+    OutputMux mux({.world = 2, .max_bytes = 1, .tail_lines = 3});
+    mux.rank_ended(1);
+    mux.add(0, Stream::out, "a\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "[0] a\n");
+    EXPECT_EQ(mux.unshown(2).lines, 0U);
+    mux.add(0, Stream::out, "b\nc\nd\ne\nf\n", kStart);
+    EXPECT_EQ(show(mux.take(kStart)), "");
+    EXPECT_EQ(mux.unshown(2).lines, 5U);
+    EXPECT_EQ(mux.unshown(2).newest, (std::vector<std::string>{"[0] e\n", "[0] f\n"}));
+    EXPECT_NE(show(mux.flush()), "");
+    EXPECT_EQ(mux.unshown(2).lines, 0U) << "the tail was shown";
+}
+
 TEST(OutputFlood, IsShownInPartAndItsTailAtTheEnd) {
     const std::string head = numbered(0, 50);
     OutputMux mux({.world = 2, .max_bytes = head.size(), .tail_lines = 20});
