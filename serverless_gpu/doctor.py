@@ -141,7 +141,7 @@ def _reduce_in_ranks(nbytes: int, gpu: bool) -> tuple[float, str]:
         x.fill_(1.0)
         if gpu:
             torch.cuda.synchronize()
-        dist.barrier()
+        dist.barrier(device_ids=[device.index] if gpu else None)
         start = time.perf_counter()
         dist.all_reduce(x)
         if gpu:

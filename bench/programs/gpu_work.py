@@ -49,7 +49,7 @@ def _repeated(step: Any, steps: int) -> list[float]:
     seconds = []
     for _ in range(_REPEATS + 1):
         torch.cuda.synchronize()
-        dist.barrier()
+        dist.barrier(device_ids=[torch.cuda.current_device()])
         began = time.perf_counter()
         for _ in range(steps):
             step()
@@ -108,7 +108,7 @@ def _bandwidth(size: int) -> float:
     for _ in range(_WARM_UP):
         dist.all_reduce(x)
     torch.cuda.synchronize()
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     began = time.perf_counter()
     for _ in range(_TIMES):
         dist.all_reduce(x)

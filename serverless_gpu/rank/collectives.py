@@ -21,12 +21,24 @@ def waiting(since_ns: int) -> str:
     Called in a thread beside the main one, which may sit in one of them. Takes about a millisecond.
     """
     torch_c: Any = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(torch_c, "_dump_fr_trace", None) or getattr(torch_c, "_dump_nccl_trace", None)
-    if dump is None:
-        return ""
-    # Stacks are not asked for: beside a main thread that waits for a GPU they do not come.
-    record = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
-    return json.dumps(last_of_each_group(record.get("entries", []), since_ns, time.time_ns()))
+    found: dict[str, dict[str, Any]] = {}
+    for recorder in _RECORDERS:
+        dump = getattr(torch_c, recorder, None)
+        if dump is None:
+            continue
+        # Stacks are not asked for: beside a main thread that waits for a GPU they do not come.
+        record = pickle.loads(
+            dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+        )
+        for one in last_of_each_group(record.get("entries", []), since_ns, time.time_ns()):
+            # A group for both kinds of tensors is in both records: where it waits counts.
+            if one["pending"] or one["group"] not in found:
+                found[one["group"]] = one
+    return json.dumps(list(found.values())) if found else ""
+
+
+#: gloo's record, and NCCL's, which builds of torch for GPUs have besides.
+_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
 def last_of_each_group(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sys
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from serverless_gpu import whereabouts
 from serverless_gpu.rank import collectives
@@ -96,6 +101,24 @@ def test_groups_of_earlier_calls_and_aborted_ones_do_not_count() -> None:
     entries = [_entry(7, retired=False), _entry(9, pg_id=3), _entry(8, retired=False)]
     assert collectives.last_of_each_group(entries, 1008, 5000)[0]["number"] == 9
     assert collectives.last_of_each_group(entries, 2000, 5000) == []
+
+
+def test_a_group_for_both_kinds_of_tensors_waits_where_either_of_its_records_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record(*entries: dict[str, Any]) -> Any:
+        return lambda **_: pickle.dumps({"entries": list(entries)})
+
+    gloo, nccl = _entry(3), _entry(7, retired=False)
+    for first, second in ((gloo, nccl), (nccl, gloo)):
+        torch_c = SimpleNamespace(_dump_fr_trace=record(first), _dump_nccl_trace=record(second))
+        monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", torch_c)
+        (one,) = json.loads(collectives.waiting(0))
+        assert (one["number"], one["pending"]) == (7, True)
+    monkeypatch.setitem(
+        sys.modules, "torch._C._distributed_c10d", SimpleNamespace(_dump_nccl_trace=record(nccl))
+    )
+    assert json.loads(collectives.waiting(0))[0]["number"] == 7
 
 
 def test_an_answer_of_a_rank_is_read() -> None:

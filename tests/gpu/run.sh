@@ -110,7 +110,7 @@ for part in "${parts[@]}"; do
                 --durations=0 --junitxml="$LOGS/tests.xml" "${arguments[@]}"
             ;;
         bench)
-            limited bench bench.log "$PYTHON" bench/run.py --only gpu --json "$LOGS/bench.json"
+            PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$ROOT/bench limited bench bench.log "$PYTHON" bench/run.py --only gpu --json "$LOGS/bench.json"
             ;;
     esac
     code=$?
