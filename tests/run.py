@@ -1,6 +1,7 @@
 """Runs the tests by kind and prints one table; `./dev test` calls it in a finished environment.
 
 A kind that fails does not stop the others. Each kind's whole output is build/test-logs/<kind>.log.
+Compilers and analysers run beside the tests of processes, which wait more than they compute.
 The last line is "N passed, N failed, N skipped"; the exit status is 1 if anything failed.
 """
 
@@ -15,19 +16,20 @@ import sys
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import tidy
+from kind_log import LOGS, ROOT, Log, kill_running
 
-ROOT = Path(__file__).resolve().parent.parent
-LOGS = ROOT / "build" / "test-logs"
 SHOWN_LOG_LINES = 60
-KIND_TIMEOUT_S = 1200.0  # a kind that takes longer hangs; the slowest takes a quarter of it
 CMAKE = os.environ.get("CMAKE", "cmake")
 CTEST = str(Path(CMAKE).with_name("ctest")) if "/" in CMAKE else "ctest"
 SANITIZED_LABELS = "^(unit|wire|fault)$"
+#: Kinds that only compute. They run one after the other, beside the others and behind them.
+COMPUTING = ("lint", "cpp", "asan", "tsan", "tidy")
 PYTEST_KINDS = ("unit", "kernel", "api", "cases", "packaging", "browser", "examples", "gpu")
 
 
@@ -59,54 +61,9 @@ class Row:
     seconds: float
 
 
-@dataclass
-class Log:
-    """The log file of one kind, and the deadline that all its commands share."""
-
-    path: Path
-    deadline: float = field(default_factory=lambda: time.monotonic() + KIND_TIMEOUT_S)
-
-    def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_bytes(b"")
-
-    def run(self, *command: str) -> bool:
-        """Runs a command from the root of the repository. True if it ended with 0.
-
-        At the deadline its process group is killed, and the log says so.
-        """
-        with self.path.open("ab") as out:
-            out.write(f"\n$ {' '.join(command)}\n".encode())
-            out.flush()
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(timeout=max(0.0, self.deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                code = process.wait()
-                out.write(f"\nKilled: not done {KIND_TIMEOUT_S:.0f} s after the start.\n".encode())
-            except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-            if code != 0:
-                out.write(f"\nEnded with {code}.\n".encode())
-        return code == 0
-
-    def check(self, *command: str) -> Outcome:
-        """Runs a command that counts as one test."""
-        return Outcome(passed=1) if self.run(*command) else Outcome(failed=1)
-
-    def write(self, text: str) -> None:
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(text)
+def check(log: Log, *command: str) -> Outcome:
+    """Runs a command that counts as one test."""
+    return Outcome(passed=1) if log.run(*command) else Outcome(failed=1)
 
 
 def count(cases: Sequence[ElementTree.Element]) -> Outcome:
@@ -153,14 +110,14 @@ def cpp_files() -> list[str]:
 
 
 def run_format(log: Log) -> Outcome:
-    outcome = log.check("ruff", "format", "--check", ".")
+    outcome = check(log, "ruff", "format", "--check", ".")
     if shutil.which("clang-format-14") is None:
         return outcome + Outcome(skipped=1, notes=("no clang-format-14 here",))
-    return outcome + log.check("clang-format-14", "--dry-run", "-Werror", *cpp_files())
+    return outcome + check(log, "clang-format-14", "--dry-run", "-Werror", *cpp_files())
 
 
 def run_lint(log: Log) -> Outcome:
-    return log.check("ruff", "check", ".") + log.check("mypy")
+    return check(log, "ruff", "check", ".") + check(log, "mypy")
 
 
 def run_tidy(log: Log) -> Outcome:
@@ -256,7 +213,7 @@ def all_kinds() -> dict[str, Callable[[Log], Outcome] | None]:
 
 
 def run_kind(kind: str, run: Callable[[Log], Outcome]) -> Row:
-    print(f"== {kind}", end=" ", flush=True)
+    print(f"== {kind} begins", flush=True)
     log = Log(LOGS / f"{kind}.log")
     start = time.monotonic()
     try:
@@ -265,13 +222,31 @@ def run_kind(kind: str, run: Callable[[Log], Outcome]) -> Row:
         log.write(traceback.format_exc())
         outcome = Outcome(failed=1, notes=("could not be run; see the log",))
     seconds = time.monotonic() - start
-    print(f"{outcome.counts()}, {seconds:.0f} s", flush=True)
+    said = [f"== {kind} {outcome.counts()}, {seconds:.0f} s"]
     if outcome.failed:
         lines = log.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        print(f"-- the end of {log.path.relative_to(ROOT)}:")
-        print("\n".join(lines[-SHOWN_LOG_LINES:]))
-        print("--", flush=True)
+        said += [f"-- the end of {log.path.relative_to(ROOT)}:", *lines[-SHOWN_LOG_LINES:], "--"]
+    print("\n".join(said), flush=True)  # in one piece: another kind may end at the same time
     return Row(kind, outcome, seconds)
+
+
+def run_kinds(kinds: Mapping[str, Callable[[Log], Outcome]]) -> list[Row]:
+    """Runs them, those of COMPUTING beside the rest. Rows in the order of `kinds`."""
+    behind = {name: run for name, run in kinds.items() if name in COMPUTING}
+    if len(behind) == len(kinds):
+        return [run_kind(name, run) for name, run in kinds.items()]
+    # A thread's priority is its own, and that of the commands it starts.
+    with ThreadPoolExecutor(max_workers=1, initializer=os.nice, initargs=(10,)) as beside:
+        later = [beside.submit(run_kind, name, run) for name, run in behind.items()]
+        try:
+            rows = [run_kind(name, run) for name, run in kinds.items() if name not in behind]
+            rows += [row.result() for row in later]
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            kill_running()
+            raise
+    order = list(kinds)
+    return sorted(rows, key=lambda row: order.index(row.kind))
 
 
 def table(rows: Sequence[Row], absent: Sequence[str]) -> str:
@@ -303,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(kinds)}")
     chosen = [name for name in kinds if not options.kinds or name in options.kinds]
-    rows = [run_kind(name, run) for name in chosen if (run := kinds[name]) is not None]
+    rows = run_kinds({name: run for name in chosen if (run := kinds[name]) is not None})
     print()
     print(table(rows, [name for name in chosen if kinds[name] is None]))
     total = sum((row.outcome for row in rows), Outcome())
@@ -317,4 +292,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("\ninterrupted")
+        print("\ninterrupted", file=sys.stderr, flush=True)
+        os._exit(1)  # the other thread may be in the middle of a kind
