@@ -269,3 +269,31 @@ def test_c073_no_token_is_written_anywhere(notebook: Notebook, store: str, kerne
         """
     )
     assert [run.info.status for run in runs(store)] == ["FAILED"]
+
+
+def test_mlflow_skinny_is_enough_and_the_ui_is_one_line(spec: None, tmp_path: Path) -> None:
+    folder = str(Path(__file__).parents[1] / "support" / "skinny")
+    env = {"PYTHONPATH": folder, "SERVERLESS_GPU_MLFLOW": "always", "XDG_STATE_HOME": str(tmp_path)}
+    with kernel_client.running({**env, "SERVERLESS_GPU_ACCELERATOR": "cpu"}, cwd=tmp_path) as own:
+        notebook = Notebook(own)
+        run = notebook.run(
+            """
+            %%distributed --gpus 2 --name small
+            import importlib.metadata, importlib.util, mlflow
+            try: importlib.metadata.version("mlflow"); raise SystemExit("full MLflow is here")
+            except importlib.metadata.PackageNotFoundError: pass
+            try: import flask; raise SystemExit("what the UI needs is here")
+            except ModuleNotFoundError: mlflow.log_metric("m", 1.0)
+            mlflow.log_dict({"a": 1}, "a.json")
+            """
+        )
+        assert run.status == "ok", Notebook.shown(run)
+        said = run.messages[-2]["content"]["data"]["text/plain"]
+        command = f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db"
+        assert f"to see it: pip install 'serverless-gpu-kernel[ui]' && {command}" in said
+        notebook.ok("import serverless_gpu; serverless_gpu.session().stop()")
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    [experiment] = client.search_experiments(filter_string=f"name = '{tmp_path.name}'")
+    [made] = client.search_runs([experiment.experiment_id])
+    assert (made.info.run_name, made.data.metrics) == ("small", {"m": 1.0})
+    assert "a.json" in [one.path for one in client.list_artifacts(made.info.run_id)]
