@@ -102,7 +102,7 @@ py::list outcomes(CallTicket& ticket) {
         py::dict d("rank"_a = o.rank, "child"_a = o.child, "pid"_a = o.pid,
                    "state"_a = name_of(o.state), "consequence"_a = o.consequence,
                    "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
-                   "began"_a = o.began, "memory"_a = memory_end(o.memory),
+                   "began"_a = o.began, "startup"_a = o.startup, "memory"_a = memory_end(o.memory),
                    "frames"_a = bytes_list(o.frames), "fd"_a = o.buffer.release());
         list.append(std::move(d));
     }

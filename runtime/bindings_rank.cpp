@@ -67,10 +67,11 @@ std::function<std::string()> hook_of(const py::function& function) {
 }
 
 bool send_done(RankAgent& agent, CallId call, bool ok, const std::vector<py::bytes>& frames, int fd,
-               std::uint32_t mark, std::int64_t raised_ns) {
+               std::uint32_t mark, std::int64_t raised_ns, std::map<std::string, double> startup) {
     const std::vector<std::string> copies(frames.begin(), frames.end());
     const py::gil_scoped_release release;
-    return agent.send(Done{call, ok, mark, raised_ns, agent.began_ns()}, copies, fd);
+    return agent.send(Done{call, ok, mark, raised_ns, agent.began_ns(), std::move(startup)}, copies,
+                      fd);
 }
 
 bool send_display(RankAgent& agent, CallId call, std::uint32_t mark, std::string type,
@@ -106,7 +107,8 @@ void bind_rank(py::module_& m) {
         .def(
             "mark_message",
             [](RankAgent& a) { return a.output().mark(RankOutput::MarkFor::message); }, unlocked)
-        .def("done", &send_done, "call"_a, "ok"_a, "frames"_a, "fd"_a, "mark"_a, "raised_ns"_a)
+        .def("done", &send_done, "call"_a, "ok"_a, "frames"_a, "fd"_a, "mark"_a, "raised_ns"_a,
+             "startup"_a)
         .def("display", &send_display, "call"_a, "mark"_a, "type"_a, "content"_a, "fd"_a);
 }
 

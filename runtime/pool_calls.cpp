@@ -145,6 +145,7 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
         const Clock::time_point began{std::chrono::nanoseconds(done->began_ns)};
         if (began > call->state.started())
             outcome.began = seconds_between(call->state.started(), began);
+        outcome.startup = done->startup;
         outcome.frames = std::move(message.frames);
         outcome.buffer = std::move(message.buffer);
         // steady_clock counts as CLOCK_MONOTONIC does, which the rank has read.

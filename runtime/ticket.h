@@ -30,6 +30,7 @@ struct RankOutcome {
     MemoryEnd memory;         // if it died; also if it raised, while memory ran out elsewhere
     double began = 0;         // from the call's begin until user code began; 0 if it did not
     double seconds = 0;       // from the call's begin to its end, or to when it raised
+    std::map<std::string, double> startup;  // Done::startup
     std::vector<std::string> frames;
     UniqueFd buffer;
 };

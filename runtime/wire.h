@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -52,6 +53,7 @@ struct Done {
     std::uint32_t mark = 0;
     std::int64_t raised_ns = 0;  // CLOCK_MONOTONIC, one clock for all processes; 0 if ok
     std::int64_t began_ns = 0;   // by the same clock: the last time that user code began
+    std::map<std::string, double> startup = {};  // seconds, by what was begun in user code: "NCCL"
 };
 struct Pong {
     std::uint64_t token = 0;

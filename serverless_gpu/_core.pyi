@@ -213,7 +213,14 @@ class RankAgent:
     def cut_fd(self) -> int: ...
     def mark_message(self) -> int: ...
     def done(
-        self, call: int, ok: bool, frames: Sequence[bytes], fd: int, mark: int, raised_ns: int
+        self,
+        call: int,
+        ok: bool,
+        frames: Sequence[bytes],
+        fd: int,
+        mark: int,
+        raised_ns: int,
+        startup: Mapping[str, float],
     ) -> bool: ...
     def display(self, call: int, mark: int, type: str, content: bytes, fd: int) -> bool: ...
 

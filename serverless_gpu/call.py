@@ -157,7 +157,7 @@ def _run(
     if handle is not None:
         handle.log_folder(str(owner.folder / "logs" / f"call-{ticket.id}"), "logs")
     _finish_tracking(handle, ended)
-    line.finish(*outcome.final_words(ended), began=ended.began)
+    line.finish(*outcome.final_words(ended), began=ended.began, startup=ended.startup)
     if track == "always":
         out.links.add(line)
     return ended

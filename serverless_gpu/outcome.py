@@ -37,6 +37,7 @@ class Ended:
     error: BaseException | None
     variables: dict[int, Variables]  # of ranks of a session that have told them
     began: float | None  # seconds until user code had begun on the last rank, as far as it is told
+    startup: dict[str, float]  # seconds that first uses took in user code, as of "CUDA" and "NCCL"
 
 
 def collect(
@@ -54,6 +55,7 @@ def collect(
     reports = _Reports()
     outcomes = ticket.outcomes()
     began = max((one["began"] for one in outcomes), default=0.0) or None
+    startup = _startup([one["startup"] for one in outcomes])
     try:
         with presses.raising():
             while outcomes:
@@ -71,7 +73,19 @@ def collect(
         _error(owner, view, reports, world, timeout, presses.pressed, ticket.id),
         reports.variables,
         began,
+        startup,
     )
+
+
+def _startup(told: list[dict[str, float]]) -> dict[str, float]:
+    """Each rank begins CUDA for itself, so the slowest one counts. A group is made by all of them
+    together: who came last has not waited for the others, and took the time that it takes."""
+    names = {name for one in told for name in one}
+    choose = {"CUDA": max}
+    return {
+        name: choose.get(name, min)([one[name] for one in told if name in one])
+        for name in sorted(names)
+    }
 
 
 class _Reports:

@@ -77,9 +77,10 @@ def warm_up() -> dict[str, float]:
             del os.environ[name]
         else:
             os.environ[name] = value
-    from . import cells, exits, process_group
+    from . import cells, exits, process_group, startup
 
     process_group.arrange()
+    startup.arrange()
     cells.prepare()
     if "serverless_gpu.tracking.rank" in times:
         from ..tracking import rank as tracking

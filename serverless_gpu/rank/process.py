@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
 from ..errors import RankFailure, ResultError, capture_failure
-from . import cells, children, collectives, environment, functions, process_group, streams
+from . import cells, children, collectives, environment, functions, process_group, startup, streams
 
 SOCKET_FD = 3
 #: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
@@ -91,7 +91,7 @@ class RankProcess:
         frames = [*payload.frames, *names]
         streams.flush()
         mark = self.agent.mark_message()
-        self.agent.done(self.call, ok, frames, payload.fd, mark, raised_ns)
+        self.agent.done(self.call, ok, frames, payload.fd, mark, raised_ns, startup.take())
         payload.close()
 
     def _work(

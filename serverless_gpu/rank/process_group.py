@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from . import startup
+
 #: Loopback addresses with this prefix belong to the store and to gloo's sockets.
 NET = "127.77."
 STORE_HOST = NET + "0.1"
@@ -239,6 +241,14 @@ def _backend_for_here(backend: Any) -> Any:
     return "gloo" if ":" not in backend else "cpu:gloo"
 
 
+def _group_name(backend: Any) -> str:
+    """What makes the group, as people call it. With no backend given torch takes NCCL for GPUs."""
+    import torch
+
+    name = str(backend or ("nccl" if torch.cuda.is_available() else "gloo")).lower()
+    return startup.NCCL if "nccl" in name else name.rpartition(":")[2]
+
+
 def arrange() -> None:
     """Puts all of it in place, in the fork server. Starts no thread and opens no socket."""
     dist: Any = importlib.import_module("torch.distributed")
@@ -266,7 +276,9 @@ def arrange() -> None:
         _state.backend, _state.fresh = None, False
         if torch.cuda.is_available():
             _start_aborter()
-        init(backend, *args, **kwargs)
+        with startup.timed(_group_name(backend)):
+            init(backend, *args, **kwargs)
+        startup.group_made(_group_name(backend))
         _note_backend(dist.get_backend())
 
     @functools.wraps(destroy)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rank_code import rank_number
 
-from serverless_gpu import distributed, sessions
+from serverless_gpu import distributed, outcome, sessions
 
 FORMS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -223,3 +223,19 @@ def test_another_backend_replaces_the_group() -> None:
         return other, float(x)
 
     assert change.distributed() == [(b"value", 2.0)] * 2
+
+
+def test_the_time_that_making_the_group_took_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the status line ends with: gloo's by gloo's name, NCCL's by NCCL's."""
+    told: list[dict[str, float]] = []
+    words = outcome.final_words
+
+    def remember(ended: outcome.Ended) -> tuple[str, str, str]:
+        told.append(ended.startup)
+        return words(ended)
+
+    monkeypatch.setattr(outcome, "final_words", remember)
+    all_reduce.distributed(FORMS["nccl"])
+    distributed(gpus=2)(rank_number).distributed()
+    assert list(told[0]) == ["gloo"] and told[0]["gloo"] > 0
+    assert told[1] == {}

@@ -91,6 +91,18 @@ def test_warm_and_cold_starts_say_how_long_they_took(host: Shown) -> None:
     assert host.last().endswith("· cold 6.1 s: import 2.2 s")
 
 
+def test_what_user_code_waited_for_at_its_start_is_named(host: Shown) -> None:
+    took = {"CUDA": 0.9, "NCCL": 2.4, "gloo": 0.004}
+    line = _line(host)
+    line.show(VIEW)
+    line.finish("✓", "done in", began=0.003, startup=took)
+    assert host.last().endswith(" · warm 3 ms, CUDA 900 ms, NCCL 2.4 s")
+    line = _line(host, warm=False)
+    line.imports = lambda: 2.2
+    line.finish("✓", "done in", began=2.8, startup=took)
+    assert host.last().endswith(" · cold 6.1 s: import 2.2 s, CUDA 900 ms, NCCL 2.4 s")
+
+
 def test_imports_that_were_done_before_the_call_are_no_reason(host: Shown) -> None:
     cold = _line(host, warm=False)
     cold.imports = lambda: 5.0
