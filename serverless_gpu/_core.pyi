@@ -1,6 +1,6 @@
 """The C++ core. See runtime/bindings*.cpp and magics/bindings.cpp."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 def share(buffers: Iterable[Any], threads: int = 2) -> tuple[int, list[int]]: ...
