@@ -109,6 +109,15 @@ py::list outcomes(CallTicket& ticket) {
     return list;
 }
 
+py::dict dead_children(const RankPool& pool) {
+    py::dict all;
+    for (const auto& [id, dead] : pool.dead_children())
+        all[py::int_(id)] = py::dict("pid"_a = dead.pid, "status"_a = dead.status,
+                                     "exit_known"_a = dead.exit_known,
+                                     "memory"_a = memory_end(dead.memory));
+    return all;
+}
+
 py::dict view(const CallTicket& ticket) {
     const CallView v = ticket.view();
     py::list states;
@@ -224,7 +233,8 @@ void bind_pool(py::module_& m) {
                  return py::dict("guard"_a = pids.guard, "fork_server"_a = pids.fork_server,
                                  "children"_a = pids.children);
              })
-        .def("dead_children", &RankPool::dead_children)
+        .def("dead_children", &dead_children,
+             "Children that died unasked, each with `pid`, `status`, `exit_known`, `memory`.")
         .def("log_path", &RankPool::log_path)
         .def_property_readonly("output_fd", &RankPool::output_fd,
                                "Readable when there is output to take. The pool's own.")

@@ -80,6 +80,7 @@ void PoolThread::died(ChildId id, const Exit& exit) {
     outcome.status = exit.status;
     outcome.exit_known = exit.known;
     outcome.memory = memory_end(child, exit);
+    const DeadChild dead{child.pid, outcome.status, outcome.exit_known, outcome.memory};
     rank_ended(child, RankState::died, std::move(outcome), Clock::now());
     if (child.hello) child.hello->answer(id, std::nullopt);
     for (auto& [token, query] : child.queries) query->answer(id, std::nullopt);
@@ -88,7 +89,7 @@ void PoolThread::died(ChildId id, const Exit& exit) {
         pool_.pids_.children.erase(id);
         const bool spare = std::erase(pool_.spares_, id) > 0;
         if (spare) refill_at_ = Clock::now() + kSparePause;
-        if (!spare && !child.retired) pool_.dead_.insert(id);
+        if (!spare && !child.retired) pool_.dead_[id] = dead;
     }
     if (child.pid > 0) by_pid_.erase(child.pid);
     std::erase(ordered_, id);

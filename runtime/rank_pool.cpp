@@ -258,9 +258,9 @@ PoolPids RankPool::pids() const {
     return pids_;
 }
 
-std::vector<ChildId> RankPool::dead_children() const {
+std::map<ChildId, DeadChild> RankPool::dead_children() const {
     const std::lock_guard lock(mutex_);
-    return {dead_.begin(), dead_.end()};
+    return dead_;
 }
 
 std::string RankPool::log_path(CallId call, int rank) const {

@@ -3,8 +3,8 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -104,7 +104,7 @@ public:
     std::vector<OutputEvent> take_output();
     PoolPids pids() const;
     // Children that were handed over and have died before they were retired.
-    std::vector<ChildId> dead_children() const;
+    std::map<ChildId, DeadChild> dead_children() const;
     const std::string& folder() const { return folder_; }
     std::string log_path(CallId call, int rank) const;
     // "" while all is well, else one line on what died. A pool with a dead guard is of no more use.
@@ -130,7 +130,7 @@ private:
     PoolPids pids_;
     std::deque<ChildId> spares_;  // forked or ordered, and nobody's
     WarmPlan warmth_;
-    std::set<ChildId> dead_;
+    std::map<ChildId, DeadChild> dead_;
     std::string trouble_;
     bool broken_ = false;
     bool ended_ = false;  // nobody takes what is posted

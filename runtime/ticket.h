@@ -35,6 +35,14 @@ struct RankOutcome {
     UniqueFd buffer;
 };
 
+// How a process of the pool ended that nobody had sent away.
+struct DeadChild {
+    int pid = 0;
+    int status = 0;           // wait status
+    bool exit_known = false;  // false: it was given up, or its guard died
+    MemoryEnd memory;
+};
+
 // One call as it stands: for a status line.
 struct CallView {
     std::vector<RankState> states;  // in the order of the call's ranks

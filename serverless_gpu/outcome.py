@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ class _Reports:
         if consequence and one["state"] == "died" and not one["pid"]:
             return  # it had not even been forked
         if one["state"] == "died":
-            self.deaths[rank] = _death(one)
+            self.deaths[rank] = death_of(one)
             self._ends.append(_End(rank, seconds, consequence))
             return
         if len(one["frames"]) > 2:
@@ -182,7 +183,8 @@ def _of_communication(link: Link) -> bool:
     )
 
 
-def _death(one: dict[str, Any]) -> RankDeath:
+def death_of(one: Mapping[str, Any]) -> RankDeath:
+    """How a process ended: `pid`, `status`, `exit_known` and `memory` as the pool tells them."""
     code, memory = one["status"], one["memory"]
     if not one["exit_known"]:
         return RankDeath(one["pid"], signal=signal.SIGKILL)
@@ -197,6 +199,16 @@ def _death(one: dict[str, Any]) -> RankDeath:
         memory_peak=memory["peak"],
         limits=pressure.Limits.now(),
     )
+
+
+def how_they_ended(ends: Mapping[int, Mapping[str, Any]]) -> str:
+    """A sentence for each rank that ended between two cells."""
+    text = ""
+    for rank, end in ends.items():
+        death = death_of(end)
+        advice = f" {death.advice()}" if death.out_of_memory else ""
+        text += f" Rank {rank} {death.describe()}.{advice}" if end["exit_known"] else ""
+    return text
 
 
 def _advised(failure: RankFailure, one: dict[str, Any]) -> RankFailure:

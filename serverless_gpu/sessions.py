@@ -8,7 +8,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _core, accelerator, call, gpu_claims, gpu_warm, pool, serialize, stops, variables
+from . import (
+    _core,
+    accelerator,
+    call,
+    gpu_claims,
+    gpu_warm,
+    outcome,
+    pool,
+    serialize,
+    stops,
+    variables,
+)
 from .errors import format_ranks
 
 _sessions = itertools.count(1)
@@ -208,11 +219,13 @@ class Session:
     def _replace_dead(self, died: Iterable[int] = ()) -> None:
         """New ranks for dead ones. It is said if anything is lost, and of those in `died`."""
         assert self._owner is not None
-        gone = set(self._owner.core.dead_children())
+        gone = self._owner.core.dead_children()
         ranks = [rank for rank, child in enumerate(self._children) if child in gone]
         if not ranks:
             return
         old = {rank: self._variables.pop(self._children[rank], None) for rank in ranks}
+        # Of those that died in a call its error tells.
+        idle = {rank: gone[self._children[rank]] for rank in ranks if rank not in set(died)}
         with stops.held():
             self._owner.core.retire([self._children[rank] for rank in ranks])
             for rank, child in zip(ranks, self._owner.core.take(len(ranks)), strict=True):
@@ -225,6 +238,7 @@ class Session:
                 f"{'Rank' if one else 'Ranks'} {format_ranks(said)} had ended and "
                 f"{'is' if one else 'are'} replaced."
                 + _what_is_gone(filter(None, old.values()), "it" if one else "them")
+                + outcome.how_they_ended({rank: end for rank, end in idle.items() if rank in said})
             )
 
     def _new_epoch(self) -> None:

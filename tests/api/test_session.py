@@ -99,6 +99,20 @@ def test_a_failing_rank_takes_nothing_from_the_others(session: Session) -> None:
     assert session.pull("before") == [1, 1, 1]
 
 
+def test_how_a_rank_ended_between_two_cells_is_said_with_the_next(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.run("kept = 1", gpus=2)
+    pid = session.status()["ranks"][1]["pid"]
+    rank = psutil.Process(pid)
+    rank.kill()
+    rank.wait(timeout=20)
+    session.run("pass")
+    said = capsys.readouterr().out
+    assert "Rank 1 had ended and is replaced. Gone with it: kept;" in said
+    assert f"Rank 1 (pid {pid}) was killed by SIGKILL." in said
+
+
 @pytest.mark.usefixtures("quick_grace")
 def test_a_dead_rank_is_replaced_and_it_is_said(
     session: Session, capsys: pytest.CaptureFixture[str]

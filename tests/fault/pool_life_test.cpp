@@ -85,16 +85,19 @@ TEST_F(PoolLife, RetiredRanksEndAndAreForgotten) {
         EXPECT_TRUE(ranks.all_gone());
     }
     wait_for_children(0);
-    EXPECT_EQ(pool_->dead_children(), std::vector<ChildId>{});
+    EXPECT_TRUE(pool_->dead_children().empty());
 }
 
 TEST_F(PoolLife, ARankThatDiedBeforeItWasRetiredIsKnownToBeDead) {
     start();
     (void)call(2, "ok|exit:1");
-    EXPECT_EQ(pool_->dead_children(), std::vector<ChildId>{last_[1]});
+    ASSERT_EQ(pool_->dead_children().size(), 1U);
+    const DeadChild dead = pool_->dead_children().at(last_[1]);
+    EXPECT_TRUE(dead.exit_known);
+    EXPECT_EQ(WEXITSTATUS(dead.status), 1);
     pool_->retire({last_[1]});
     EXPECT_EQ(call(1, "ok")[0].state, RankState::returned);
-    EXPECT_EQ(pool_->dead_children(), std::vector<ChildId>{});
+    EXPECT_TRUE(pool_->dead_children().empty());
 }
 
 TEST_F(PoolLife, ARankThatIgnoresQuitIsKilledAfterItsTime) {
