@@ -16,6 +16,7 @@ def start(shell: Any) -> None:
     """
     from . import accelerator, completion, gpu_warm, pool
     from .decorator import distributed
+    from .errors import replies
     from .magics import Magics
     from .tracking.settings import mode
 
@@ -24,6 +25,8 @@ def start(shell: Any) -> None:
     shell.user_ns_hidden.setdefault("distributed", distributed)
     Magics(shell)
     completion.install(shell)
+    if hasattr(getattr(shell, "kernel", None), "iopub_socket"):
+        replies.install(shell)
     shell.events.register("post_run_cell", _await_links)
     shell.events.register("pre_run_cell", gpu_warm.on_cell)
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":

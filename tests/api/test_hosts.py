@@ -221,7 +221,13 @@ def test_ipykernel_has_it_all_after_load_ext(monkeypatch: pytest.MonkeyPatch) ->
         assert stopped["reply"]["ename"] == "KeyboardInterrupt"
         assert kernel.run("assert f.distributed(0) == [0, 0]")["reply"]["status"] == "ok"
         failed = kernel.run("%%distributed\nraise KeyError(os.environ['RANK'])")
-        assert failed["reply"]["ename"] == "RankError"
+        told = {"ename": failed["reply"]["ename"], "evalue": failed["reply"]["evalue"]}
+        assert told["ename"] == "KeyError" and told["evalue"] in ("'0'", "'1'")
+        [shown] = [m["content"] for m in failed["messages"] if m["msg_type"] == "error"]
+        assert {name: shown[name] for name in told} == told
+        assert "raise KeyError" in "".join(shown["traceback"])
+        plain = kernel.run("1 / 0")["reply"]
+        assert (plain["ename"], plain["evalue"]) == ("ZeroDivisionError", "division by zero")
     finally:
         kernel.close()
 
