@@ -121,16 +121,17 @@ def _run(
     warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
     line.imports = owner.import_seconds
-    line.note = group.note
+    out = owner.output
+    notes = [group.note, out.late_note(owner.folder / "logs")]
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
         name, size = payload.largest
-        line.note = (group.note and f"{group.note} · ") + (
+        notes.append(
             f"sent {payload.nbytes / 1e9:.1f} GB ({name}: {size / 1e9:.1f} GB); "
             "loading it inside the function is cheaper"
         )
+    line.note = " · ".join(filter(None, notes))
     line.show(ready=warm)
     frames = [context(owner, group, options, handle), *payload.frames]
-    out = owner.output
     sink = output.Sink(host, parent, group.world)
 
     def start() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -48,6 +49,14 @@ class Console:
                 view = view[os.write(self._fd, view) :]
         except OSError:
             self._fd = -1  # nobody reads it any more; that is no reason to end a call
+
+
+def say(line: str) -> None:
+    """Writes a line to the stderr that the process started with, if it is our kernel."""
+    kernel = sys.modules.get("serverless_gpu.kernel")
+    if line and kernel is not None and kernel.in_kernel():
+        with contextlib.suppress(OSError):
+            os.write(int(kernel.original_stderr_fd()), f"serverless-gpu: {line}".encode())
 
 
 def find() -> Console | None:

@@ -24,6 +24,8 @@ class Host(Protocol):
     bytes_per_second: int
     #: Text of a call beyond this is counted, and its last lines shown at its end.
     shown_bytes: int
+    #: Whether output of a cell that is over is shown.
+    shows_late: bool
 
     def capture(self) -> Any:
         """A token for the cell that runs now; output with it goes there, whenever it comes."""
@@ -43,6 +45,7 @@ class KernelHost:
     def __init__(self) -> None:
         self.bytes_per_second = _server_limit()
         self.shown_bytes = _shown_limit(CELL_MB)
+        self.shows_late = _behind_server()
 
     def capture(self) -> Any:
         from . import kernel
@@ -70,6 +73,7 @@ class IPyKernelHost:
         self._kernel = ipykernel
         self.bytes_per_second = _server_limit()
         self.shown_bytes = _shown_limit(CELL_MB)
+        self.shows_late = _behind_server()
 
     def capture(self) -> Any:
         return self._kernel.get_parent("shell")
@@ -95,6 +99,7 @@ class ScriptHost:
 
     rich = False
     bytes_per_second = 0
+    shows_late = True
 
     def __init__(self) -> None:
         self.colour = sys.stdout.isatty()
@@ -117,7 +122,12 @@ class ScriptHost:
 def _server_limit() -> int:
     """Bytes per second that a Jupyter server passes on, colours and escapes left room for. It drops
     all text of a kernel that sends more than 3 MB in 3 seconds, what comes after a flood too."""
-    return 300_000 if "JPY_SESSION_NAME" in os.environ else 0
+    return 300_000 if _behind_server() else 0
+
+
+def _behind_server() -> bool:
+    """Whether a Jupyter server has started this kernel."""
+    return "JPY_SESSION_NAME" in os.environ
 
 
 def _shown_limit(default_mb: float) -> int:

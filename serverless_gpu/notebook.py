@@ -27,7 +27,7 @@ def start(shell: Any) -> None:
     completion.install(shell)
     if hasattr(getattr(shell, "kernel", None), "iopub_socket"):
         replies.install(shell)
-    shell.events.register("post_run_cell", _await_links)
+    shell.events.register("post_run_cell", _cell_over)
     shell.events.register("pre_run_cell", gpu_warm.on_cell)
     if os.environ.get("SERVERLESS_GPU_WARM", "1") != "0":
         owner = pool.get()
@@ -51,13 +51,14 @@ def _keep_spares(owner: Any, count: Callable[[], int]) -> None:
     threading.Thread(target=look, name="serverless-gpu-look", daemon=True).start()
 
 
-def _await_links(_: Any) -> None:
-    """A cell ends with the links of its runs."""
+def _cell_over(_: Any) -> None:
+    """A cell ends with the links of its runs; what ranks print later is late."""
     from . import pool
 
     owner = pool.running()
     if owner is not None:
         owner.output.links.wait()
+        owner.output.cell_over()
 
 
 def on_shutdown(restart: bool) -> None:

@@ -9,10 +9,12 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from . import _core, console, displays, hosts
 from .hosts import Host
+from .late import LateLines
 from .links import LOOK, LateLinks
 
 #: Milliseconds that the pump sleeps at most before it looks whether its pool is still sound.
@@ -30,6 +32,7 @@ class Sink:
     world: int
     number: int | None = field(default_factory=hosts.cell_number)
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # of last expressions, by rank
+    cell_over: bool = False
     last_output: float = 0.0  # time.monotonic() when ranks last wrote or displayed something
 
     def __post_init__(self) -> None:
@@ -50,6 +53,7 @@ class Output:
         self._console = console.find()
         self._displays = displays.Displays()
         self.links = LateLinks()
+        self._late = LateLines()
         self._closing = os.eventfd(0, os.EFD_CLOEXEC)
         # Not a cell's thread: what it publishes has its own parent.
         self._thread = threading.Thread(
@@ -67,6 +71,8 @@ class Output:
             self._thread.join()
         self.drain()
         os.close(self._closing)
+        if self._console is None:
+            console.say(self._late.farewell())
 
     def begin(self, sink: Sink, start: Any) -> Any:
         """Calls `start`, which begins a call and returns its ticket, and connects it to `sink`."""
@@ -84,6 +90,17 @@ class Output:
                 sink = self._sinks.get(call)
                 if sink is not None:
                     self._dispatch(call, sink, set(ranks), kind, content)
+
+    def cell_over(self) -> None:
+        """The notebook's cell has ended: what calls until now still print is late."""
+        with self._lock:
+            for sink in self._sinks.values():
+                sink.cell_over = True
+
+    def late_note(self, logs: Path) -> str:
+        """What is to be said, once, of late lines that no front end shows. `logs`: the folder."""
+        with self._lock:
+            return self._late.note(logs)
 
     def finish(self, call: int) -> None:
         """Everything of a call that has ended, the values of its last expression included."""
@@ -114,6 +131,8 @@ class Output:
         sink.last_output = time.monotonic()
         if kind in ("stdout", "stderr"):
             sink.host.stream(sink.parent, kind, content)
+            if sink.cell_over and not sink.host.shows_late:
+                self._late.add(call, sink.number, content)
             if self._console is not None:
                 self._console.write(call, sink.number, kind, content.decode(errors="replace"))
             return

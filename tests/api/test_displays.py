@@ -10,7 +10,8 @@ from serverless_gpu.displays import Cell, Displays, Place
 class Screen:
     """Displays by their id, in the order in which they came, as a front end holds them."""
 
-    colour, rich, bytes_per_second, shown_bytes = False, True, 0, 1_000_000
+    colour, rich, shows_late = False, True, True
+    bytes_per_second, shown_bytes = 0, 1_000_000
 
     def __init__(self) -> None:
         self.shown: dict[str, dict[str, Any]] = {}

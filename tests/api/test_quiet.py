@@ -17,6 +17,7 @@ class Watcher:
     rich = True
     bytes_per_second = 0
     shown_bytes = 1_000_000
+    shows_late = True
 
     def __init__(self, wanted: str, path: Path) -> None:
         self.texts: list[str] = []

@@ -20,6 +20,7 @@ class Shown:
     rich: bool = True
     bytes_per_second: int = 0
     shown_bytes: int = 1_000_000
+    shows_late: bool = True
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def capture(self) -> None:
