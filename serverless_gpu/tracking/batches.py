@@ -159,10 +159,12 @@ class BatchWriter:
         """With +1, what is kept for the store is not written until there is a -1 for each."""
         self._held[uri] += count
 
+    def take_notice(self, uri: str) -> str | None:
+        """One line about a file that the user has to see to; once."""
+        return self._aside.pop(uri, None)
+
     def trouble(self, uri: str) -> str | None:
         """One line while something is kept for the store."""
-        if uri in self._aside:
-            return self._aside.pop(uri)
         path = self.spool(uri).path
         if path is None:
             return None

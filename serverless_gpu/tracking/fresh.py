@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 _PREFIX = "sqlite:///"
@@ -39,6 +40,22 @@ def ensure(uri: str) -> None:
         return  # another process was quicker
     except Exception as error:
         _logger.debug("no store from the template: %s", error)
+
+
+def forget_removed(uri: str) -> None:
+    """A sqlite file that the user has removed to start anew is made again. Left to itself, MLflow
+    goes on with the removed one for the life of the process."""
+    path = uri[len(_PREFIX) :]
+    exists = os.path.exists(path) or os.path.exists(unquote(path))  # both spellings are met
+    if exists or not uri.startswith(_PREFIX):
+        return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from mlflow.tracking._tracking_service import utils
+
+    untyped: Any = utils
+    untyped._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+    for name in ("_engine_map", "_db_uri_sql_alchemy_engine_map"):  # MLflow 3, MLflow 2
+        getattr(SqlAlchemyStore, name, {}).pop(uri, None)
 
 
 def template() -> Path:

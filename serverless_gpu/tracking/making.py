@@ -43,16 +43,16 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[An
     tags = _tags(begin)
     if begin.parent_run_id:
         tags["mlflow.parentRunId"] = begin.parent_run_id
-    experiment_id, notice = begin.experiment_id, None
-    if experiment_id is not None and not _exists(client.get_experiment, experiment_id):
-        notice = f"MLflow: no experiment {experiment_id} in this store; using {begin.experiment!r}"
-        experiment_id = None
+    known, notice = begin.experiment_id, None
+    if known is not None and not _exists(client.get_experiment, known):
+        notice = f"MLflow: no experiment {known} in this store; using {begin.experiment!r}"
+        known = None
         tags.pop("mlflow.parentRunId", None)  # it is in the other store as well
-    experiment_id = experiment_id or _experiment_id(client, uri, begin.experiment)
+    experiment = known or experiment_id(client, uri, begin.experiment)
     wanted = begin.announced
     name = wanted.name if wanted else begin.run_name
     with _next_run_id(store, wanted):
-        return client.create_run(experiment_id, begin.started_ms, tags, name), notice
+        return client.create_run(experiment, begin.started_ms, tags, name), notice
 
 
 def names(store: Any, count: int) -> tuple[str, ...]:
@@ -163,8 +163,10 @@ def _exists(get: Callable[[str], Any], number: str) -> bool:
     return True
 
 
-def _experiment_id(client: Any, uri: str, name: str) -> str:
+def experiment_id(client: Any, uri: str, name: str) -> str:
+    """Of the experiment of this name, made if there is none. Errors: what the store raises."""
     from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import INVALID_STATE
 
     if uri.startswith("databricks") and not name.startswith("/"):  # a name there is a path
         name = f"/Users/{_databricks_user(uri)}/{name}"
@@ -177,7 +179,8 @@ def _experiment_id(client: Any, uri: str, name: str) -> str:
             if found is None:
                 raise
     if found.lifecycle_stage == "deleted":
-        raise MlflowException(f"experiment {name!r} is deleted: restore it, or choose another")
+        text = f"experiment {name!r} is deleted: restore it, or choose another"
+        raise MlflowException(text, INVALID_STATE)
     return str(found.experiment_id)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from serverless_gpu.tracking import spool
-from serverless_gpu.tracking.making import EXPERIMENT_TAGS
+from serverless_gpu.tracking.making import experiment_id
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
 from serverless_gpu.tracking.trouble import one_line, refused, why
@@ -64,10 +64,17 @@ def command(path: Path, to: str | None) -> int:
         print(f"serverless-gpu: {error}", file=sys.stderr)
         return 1
     try:
+        held = spool.claim(path)
+    except OSError as error:
+        print(f"serverless-gpu: {error}", file=sys.stderr)
+        return 1
+    try:
         done = replay(path, uri)
     except Exception as error:  # whatever MLflow, requests or a database raise
         print(f"serverless-gpu: {why(uri, error)}; {path} stays", file=sys.stderr)
         return 1
+    finally:
+        os.close(held)
     for text in done.refused:
         print(f"refused by the store: {text}", file=sys.stderr)
     runs = f", {len(done.copied)} whole runs" if done.copied else ""
@@ -82,6 +89,7 @@ class _Writer:
     def __init__(self, uri: str, done: Replayed) -> None:
         from mlflow import MlflowClient
 
+        self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         self._store: Any = self._client._tracking_client.store
         self._done = done
@@ -130,16 +138,12 @@ class _Writer:
 
         source = MlflowClient(tracking_uri=asked["store"])
         top = source.get_run(asked["run_id"])
-        experiment = asked["experiment_id"] or self._experiment(asked["experiment"])
+        name = asked["experiment"]
+        experiment = asked["experiment_id"] or experiment_id(self._client, self._uri, name)
         target = self._copy_run(source, top, experiment, asked["parent_run_id"], asked["into"])
         inside = f"tags.`{_PARENT}` = '{top.info.run_id}'"
         for child in source.search_runs([top.info.experiment_id], inside):
             self._copy_run(source, child, experiment, target, None)
-
-    def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        made = found or self._client.create_experiment(name, tags=EXPERIMENT_TAGS)
-        return str(getattr(made, "experiment_id", made))
 
     def _copy_run(
         self, source: Any, run: Any, experiment: str, parent: str | None, into: str | None

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
-from serverless_gpu.tracking import ahead, making, settings, url
+from serverless_gpu.tracking import ahead, fresh, making, settings, url
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Begin, End
 from serverless_gpu.tracking.trouble import impatient, one_line, refused
@@ -103,6 +102,7 @@ class Runs:
         self.shared: dict[str, SharedRun] = {}  # every run of every call, by id
         self._early_notes: dict[str, list[str]] = {}
         self.protected: set[str] = set()  # the notebook's own runs
+        self.notices: dict[str, str] = {}  # by URI, to be said with the next call there
         self._taken_over = set(settings.tracking_environment(os.environ))
 
     def begin(self, begin: Begin) -> Call:
@@ -113,7 +113,7 @@ class Runs:
         uri = url.absolute(begin.tracking_uri or self._utils.get_tracking_uri(), begin.cwd)
         call = self.calls[begin.call] = Call(begin, uri)
         call.notes = self._early_notes.pop(begin.call, [])
-        self._forget_deleted(uri)
+        fresh.forget_removed(uri)
         self.protected.update(begin.protected)
         while len(self.calls) > _KEPT_CALLS:
             for run in self.calls.pop(next(iter(self.calls))).runs():
@@ -204,6 +204,11 @@ class Runs:
                 self._batches.failed(run.uri, error)
         return run.made
 
+    def take_notice(self, call: Call) -> None:
+        """What is to be said once about the call's store is said of this call."""
+        uri = call.uri
+        call.notice = self._batches.take_notice(uri) or self.notices.pop(uri, None) or call.notice
+
     def trouble(self, call: Call) -> str | None:
         """One line while the call's run is not, or not whole, where it belongs."""
         if call.run is None:
@@ -246,19 +251,6 @@ class Runs:
         # MLflow puts a new store and its artifacts into the working directory.
         with contextlib.suppress(OSError):
             os.chdir(begin.cwd)
-
-    def _forget_deleted(self, uri: str) -> None:
-        """A sqlite file that the user has removed to start anew is made again. Left to itself,
-        MLflow goes on with the removed one for the life of the process."""
-        path = uri[len("sqlite:///") :]
-        exists = os.path.exists(path) or os.path.exists(unquote(path))  # both spellings are met
-        if exists or not uri.startswith("sqlite:///"):
-            return
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-        self._utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
-        for name in ("_engine_map", "_db_uri_sql_alchemy_engine_map"):  # MLflow 3, MLflow 2
-            getattr(SqlAlchemyStore, name, {}).pop(uri, None)
 
     def _try_to_make_run(self, call: Call) -> None:
         begin = call.begin

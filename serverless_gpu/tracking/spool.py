@@ -11,11 +11,16 @@ One file per store and tracker, JSON lines, made with the first thing that has t
 
 ``copy`` is a whole run that was made in a local store because the real one was away. replay.py
 writes all of it later. No line holds a credential: URIs are kept without them.
+
+Whoever writes to a file, or writes it into its store, holds a lock on it, which ends with its
+process; a file without one is a leftover that anybody may take up (leftovers.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -84,12 +89,16 @@ class Spool:
 
     def _open(self) -> None:
         folder = self._folder or state_folder()
-        digest = hashlib.sha256(self.uri.encode()).hexdigest()[:6]
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        self.path = folder / f"mlflow-{now}-{digest}.jsonl"
+        path = folder / f"mlflow-{now}-{_digest(self.uri)}.jsonl"
+        hidden = path.with_name(f".{path.name}")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._file = os.open(self.path, flags, 0o600)
+        self._file = os.open(hidden, flags, 0o600)
+        with contextlib.suppress(OSError):  # a file system without locks: nobody will take it up
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._write({"spool": FORMAT, "uri": without_credentials(self.uri)})
+        os.rename(hidden, path)
+        self.path = path
 
     def _write(self, record: dict[str, Any]) -> None:
         assert self._file is not None
@@ -108,6 +117,44 @@ def state_folder() -> Path:
         if os.access(folder, os.W_OK):
             return folder
     raise OSError(f"no folder to keep MLflow data in: {home} cannot be written")
+
+
+class InUse(OSError):
+    """Another process writes to the file, or writes it into its store."""
+
+
+def claim(path: Path) -> int:
+    """A descriptor that holds the file's lock until it is closed.
+
+    Errors: InUse, also for a file that has just been removed; OSError if there is none.
+    """
+    held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(held), os.stat(path)):
+            raise FileNotFoundError(path)
+    except OSError as error:
+        os.close(held)
+        text = "is in use by a notebook that runs, which writes it when the store is back"
+        raise InUse(f"{path} {text}") from error
+    return held
+
+
+def files(uri: str) -> list[Path]:
+    """Spools of this store, the oldest first. Errors: OSError."""
+    found = sorted(state_folder().glob(f"mlflow-*-{_digest(uri)}.jsonl"))
+    return [path for path in found if _is_for(path, uri)]
+
+
+def _is_for(path: Path, uri: str) -> bool:
+    try:
+        return uri_of(path) == without_credentials(uri)
+    except (OSError, SpoolError):  # taken up by somebody else at this moment, or not ours
+        return False
+
+
+def _digest(uri: str) -> str:
+    return hashlib.sha256(without_credentials(uri).encode()).hexdigest()[:6]
 
 
 def remove(path: Path, *, stand_in: bool) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from serverless_gpu.tracking import fresh, link, surroundings, system
 from serverless_gpu.tracking.attachments import Attachments
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
+from serverless_gpu.tracking.leftovers import Leftovers
 from serverless_gpu.tracking.packets import (
     Answer,
     Ask,
@@ -36,7 +36,7 @@ from serverless_gpu.tracking.packets import (
 )
 from serverless_gpu.tracking.questions import Asker, Questions, UnknownCall
 from serverless_gpu.tracking.runs import Call, Runs, open_store
-from serverless_gpu.tracking.trouble import one_line
+from serverless_gpu.tracking.trouble import one_line, portable
 from serverless_gpu.tracking.ui import Uis
 
 BATCH_S = 0.1  # how long metrics are gathered before they are written
@@ -97,6 +97,7 @@ class _Writer:
         self._runs = Runs(self._uis.port, self._batches)
         self._questions = Questions(self._runs, self._batches)
         self._attachments = Attachments(self._batches)
+        self._leftovers = Leftovers()
         self._sampler = system.Sampler()
         self._taken: list[tuple[Peer, Any]] = []  # off the inbox, not handled yet
         self._parked: list[tuple[Peer, Ask, float]] = []  # until the Begin of their call is here
@@ -119,6 +120,7 @@ class _Writer:
             self._batches.write(logs)
             if not self._inbox.leaving.is_set():
                 self._retry(at_once=False)
+                self._take_up()
                 self._sample()
             self._tell_news()
             self._refuse_late()
@@ -174,7 +176,7 @@ class _Writer:
             self._parked.append((peer, ask, deadline))
             return
         except Exception as raised:
-            error = _portable(raised)
+            error = portable(raised)
         self._tell_news()
         try:
             peer.send(Answer(ask.number, error, value))
@@ -204,6 +206,8 @@ class _Writer:
         for call_id, call in self._runs.calls.items():
             if not call.open and call.told[1:] in ((), (None,)):
                 continue
+            if call.open:
+                self._runs.take_notice(call)
             news = (call.info, self._runs.trouble(call))
             if news != call.told and (call.told or news != (None, None)):
                 call.told = news
@@ -221,7 +225,10 @@ class _Writer:
         except Exception as raised:
             error = f"MLflow: the run could not be ended: {one_line(raised)}"
         self._retry(at_once=True)
-        trouble = self._runs.trouble(call) if call is not None else None
+        trouble = None
+        if call is not None:
+            self._runs.take_notice(call)
+            trouble = self._runs.trouble(call)
         if call is not None and call.told != (call.info, trouble):
             call.told = (call.info, trouble)
             self._tell(Began(end.call, *call.told))
@@ -232,6 +239,12 @@ class _Writer:
         for done in self._batches.retry(time.monotonic(), at_once=at_once).values():
             if done.copied:
                 self._runs.moved(done.copied)
+
+    def _take_up(self) -> None:
+        done = self._leftovers.write()
+        if done is not None:
+            uri, text = done
+            self._runs.notices[uri] = text
 
     def _write_attached(self) -> None:
         for call_id in list(self._attached):
@@ -249,6 +262,8 @@ class _Writer:
         if run is None or call.described:
             return
         call.described = True
+        if not call.stands_in:
+            self._leftovers.look(call.uri)
         item = Attach(call.begin.call, surroundings.FILE, surroundings.environment(), None)
         self._attached.setdefault(call.begin.call, []).append(item)
 
@@ -277,14 +292,3 @@ class _Writer:
                 self._notebook.send(message)
             except OSError:
                 self._notebook = None  # it has ended: the inbox sees that as well
-
-
-def _portable(error: Exception) -> Exception:
-    """The error itself if a rank can unpickle it, else one with its text."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return MlflowException(f"{type(error).__name__}: {one_line(error)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,3 +69,14 @@ def impatient(seconds: float, retries: int = 0) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def portable(error: Exception) -> Exception:
+    """The error itself if a rank can unpickle it, else one with its text."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return MlflowException(f"{type(error).__name__}: {one_line(error)}")

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 
 from serverless_gpu.tracking import fresh
 
+from .rest_server import RestServer, serving
 from .support import ForkServer, Notebook
 
 
@@ -66,3 +67,14 @@ def notebook(
     notebook = Notebook(fork_server, private)
     yield notebook
     notebook.close()
+
+
+@pytest.fixture
+def server(
+    notebook: Notebook, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RestServer]:
+    """Asked by the notebook, with its own store."""
+    shutil.copy(empty_store, tmp_path / "server.db")
+    with serving(f"sqlite:///{tmp_path}/server.db") as running:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", running.uri)
+        yield running

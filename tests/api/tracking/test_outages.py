@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,9 @@ from mlflow import MlflowClient
 from serverless_gpu.tracking import inbox, spool
 from serverless_gpu.tracking.replay import replay
 
-from .rest_server import RestServer, serving
+from .rest_server import RestServer
 from .support import LIMIT_S, Notebook, info_of, wait_until
 from .test_ends import OtherNotebook
-
-
-@pytest.fixture
-def server(
-    notebook: Notebook, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RestServer]:
-    """Asked by the notebook, with its own store."""
-    shutil.copy(empty_store, tmp_path / "server.db")
-    with serving(f"sqlite:///{tmp_path}/server.db") as running:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", running.uri)
-        yield running
 
 
 def runs(server: RestServer) -> list[Any]:
