@@ -112,9 +112,9 @@ py::list outcomes(CallTicket& ticket) {
 py::dict dead_children(const RankPool& pool) {
     py::dict all;
     for (const auto& [id, dead] : pool.dead_children())
-        all[py::int_(id)] = py::dict("pid"_a = dead.pid, "status"_a = dead.status,
-                                     "exit_known"_a = dead.exit_known,
-                                     "memory"_a = memory_end(dead.memory));
+        all[py::int_(id)] =
+            py::dict("pid"_a = dead.pid, "status"_a = dead.status, "exit_known"_a = dead.exit_known,
+                     "memory"_a = memory_end(dead.memory));
     return all;
 }
 

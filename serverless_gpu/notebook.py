@@ -65,4 +65,7 @@ def on_shutdown(restart: bool) -> None:
     """The kernel ends: everything behind it does, too."""
     from . import pool
 
+    owner = pool.running()
+    if owner is not None:
+        owner.output.farewell()  # first, for the end is bounded
     pool.stop()

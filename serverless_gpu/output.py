@@ -71,8 +71,6 @@ class Output:
             self._thread.join()
         self.drain()
         os.close(self._closing)
-        if self._console is None:
-            console.say(self._late.farewell())
 
     def begin(self, sink: Sink, start: Any) -> Any:
         """Calls `start`, which begins a call and returns its ticket, and connects it to `sink`."""
@@ -101,6 +99,13 @@ class Output:
         """What is to be said, once, of late lines that no front end shows. `logs`: the folder."""
         with self._lock:
             return self._late.note(logs)
+
+    def farewell(self) -> None:
+        """The notebook ends: nobody will be told of late lines by a next call."""
+        with self._lock:
+            self.drain()
+            if self._console is None:
+                console.say(self._late.farewell())
 
     def finish(self, call: int) -> None:
         """Everything of a call that has ended, the values of its last expression included."""
