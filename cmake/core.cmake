@@ -10,6 +10,7 @@ pybind11_add_module(_core NO_EXTRAS
   runtime/bindings_stream.cpp
   magics/bindings.cpp)
 target_link_libraries(_core PRIVATE sgpu_flags sgpu_runtime sgpu_magics)
+target_link_options(_core PRIVATE ${SGPU_SHOW_INIT_ONLY})
 
 install(TARGETS _core LIBRARY DESTINATION serverless_gpu)
 install(TARGETS serverless-gpu-guard RUNTIME DESTINATION serverless_gpu)

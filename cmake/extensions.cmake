@@ -14,6 +14,12 @@ if(NOT pybind11_DIR)
 endif()
 find_package(pybind11 3 CONFIG REQUIRED)
 
+# A module shows nothing but what Python calls. Some compilers link libstdc++ into it, whose variables
+# the loader would then share with every other library of the process: torch, at another version of
+# libstdc++, crashed as soon as it wrote a number to a stream.
+set(SGPU_SHOW_INIT_ONLY -Wl,--exclude-libs,ALL
+    -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+
 include(${CMAKE_CURRENT_LIST_DIR}/core.cmake)
 if(SGPU_KERNEL)
   include(${CMAKE_CURRENT_LIST_DIR}/kernel.cmake)

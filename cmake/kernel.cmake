@@ -20,8 +20,7 @@ endif()
 # and pyzmq brings a libzmq of its own into the same process, which must not see ours.
 option(SGPU_STATIC_ZMQ "Link xeus and ZeroMQ into the kernel module if possible" ON)
 set(SGPU_ARCHIVES)
-set(SGPU_ARCHIVE_OPTIONS -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--gc-sections
-    -Wl,--version-script=${PROJECT_SOURCE_DIR}/kernel/exports.map)
+set(SGPU_ARCHIVE_OPTIONS -static-libstdc++ -Wl,--gc-sections ${SGPU_SHOW_INIT_ONLY})
 get_target_property(SGPU_XEUS_INCLUDES xeus INTERFACE_INCLUDE_DIRECTORIES)
 if(SGPU_STATIC_ZMQ)
   foreach(name xeus zmq crypto sodium pgm norm protokit bsd md zstd z)
@@ -75,6 +74,7 @@ if(SGPU_ARCHIVES_FIT)
 else()
   message(STATUS "Kernel: xeus ${xeus_VERSION} and ZeroMQ are used as shared libraries")
   target_link_libraries(_kernel PRIVATE xeus ${SGPU_LIBZMQ} OpenSSL::Crypto)
+  target_link_options(_kernel PRIVATE ${SGPU_SHOW_INIT_ONLY})
 endif()
 
 install(TARGETS _kernel LIBRARY DESTINATION serverless_gpu)

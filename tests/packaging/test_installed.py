@@ -102,3 +102,11 @@ def test_uninstalling_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
 def test_the_environment_of_dev_has_the_kernelspec() -> None:
     spec = Path(sys.prefix) / "share" / "jupyter" / "kernels" / "serverless-gpu" / "kernel.json"
     assert json.loads(spec.read_text(encoding="utf-8"))["display_name"] == "Serverless GPU"
+
+
+def test_the_modules_show_nothing_but_what_python_calls(installed: Environment) -> None:
+    """What they show the loader shares with torch and others, whatever version theirs is."""
+    for module in installed.package.rglob("*.so"):
+        shown = run("nm", "--dynamic", "--defined-only", "--format=posix", module).split("\n")
+        names = [line.split()[0] for line in shown if line]
+        assert names == [f"PyInit_{module.name.partition('.')[0]}"]
