@@ -200,6 +200,8 @@ Token ByteDecoder::finish_csi(char final_byte) {
             return number <= 0 ? Token{Kind::erase_right} : Token{};
         case 'K':
             return number <= 0 ? Token{Kind::erase_right} : Token{Kind::erase_line};
+        case 'h':
+            return sequence == "\x1b[?25h" ? Token{Kind::cursor_shown} : Token{};
         default:
             return {};
     }

@@ -16,6 +16,7 @@ struct Token {
         up,               // `count` lines up
         erase_right,      // what is right of the cursor
         erase_line,       // the whole line
+        cursor_shown,     // what was drawn with the cursor hidden is done
     };
     Kind kind = Kind::none;
     std::string_view text = {};  // valid until the next call or the end of the bytes

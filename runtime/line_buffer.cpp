@@ -36,6 +36,7 @@ std::size_t cut_length(std::string_view text, std::size_t room) {
 }  // namespace
 
 void LineBuffer::add(std::string_view bytes, TimePoint now, Lines& done) {
+    if (frames_ && now - now_ > kFrameRest) end_frames();
     now_ = now;
     for (Token token = decoder_.next(bytes); token.kind != Token::Kind::none;
          token = decoder_.next(bytes))
@@ -64,15 +65,34 @@ void LineBuffer::handle(const Token& token, Lines& done) {
             break;
         case Token::Kind::erase_right:
             if (!rewind_) break;
-            [[fallthrough]];
-        case Token::Kind::erase_line:
             row.text.clear();
             row.progress = true;
+            break;
+        case Token::Kind::erase_line:
+            row.text.clear();
+            row.progress = frames_ = erased_ = true;
+            break;
+        case Token::Kind::cursor_shown:
+            end_frames();
             break;
     }
 }
 
+void LineBuffer::begin_frame(Lines& done) {
+    erased_ = false;
+    for (; at_ > 0; --at_) {
+        give(rows_.front(), done);
+        rows_.erase(rows_.begin());
+    }
+}
+
+void LineBuffer::end_frames() {
+    frames_ = erased_ = nested_ = false;
+    if (rows_.back().text.empty()) rows_.back().progress = false;
+}
+
 void LineBuffer::put(std::string_view text, Lines& done) {
+    if (erased_) begin_frame(done);
     Row& row = rows_[at_];
     if (rewind_) {
         // What was shown of this row stays as a line of its own; this is the row that replaces it.
@@ -110,14 +130,14 @@ void LineBuffer::newline(Lines& done) {
         ++at_;
         // A row below that was blanked is free again; one with text is being drawn anew.
         if (is_blank(rows_[at_].text) && at_ + 1 == rows_.size())
-            rows_[at_] = Row{};
+            rows_[at_] = Row{.text = {}, .progress = frames_, .continues = false, .colour = false};
         else
             rewind_ = true;
         return;
     }
     if (rows_.back().progress) {
         held_since_ = now_;
-        rows_.emplace_back();
+        rows_.push_back({.text = {}, .progress = frames_, .continues = false, .colour = false});
         if (rows_.size() > kMaxRows) {
             give(rows_.front(), done);
             rows_.erase(rows_.begin());
@@ -189,7 +209,7 @@ void LineBuffer::finish(Lines& done) {
     // The line end that may come late belongs to the line that was given.
     rows_.assign(1, Row{.text = {}, .progress = false, .continues = begun, .colour = false});
     at_ = 0;
-    rewind_ = nested_ = false;
+    rewind_ = nested_ = frames_ = erased_ = false;
     back_ = 0;
 }
 

@@ -15,12 +15,16 @@ namespace sgpu {
 // A small terminal. A line that goes back to its start is a progress line: each new text replaces
 // the one before. Nested bars move up with ESC [ A, so a progress line that was ended stays in
 // reach: it is given away when a plain line follows, or after `window` without a move up.
+// Who erases a whole line before drawing draws frames, as rich does: until the cursor is shown
+// again, or nothing was drawn for kFrameRest, each row is progress, and what stands above the frame
+// is final.
 //
 // Threads: one thread at a time. Memory: kMaxRows rows of kMaxLine bytes.
 class LineBuffer {
 public:
     static constexpr std::size_t kMaxLine = 64UL << 10;  // bytes; a longer line is cut
     static constexpr std::size_t kMaxRows = 32;          // of progress lines that can be reached
+    static constexpr std::chrono::seconds kFrameRest{1};
 
     struct Line {
         std::string text;  // valid UTF-8, no line end; a colour left open is reset
@@ -66,6 +70,8 @@ private:
     void put(std::string_view text, Lines& done);
     void newline(Lines& done);
     void move_up(int count);
+    void begin_frame(Lines& done);
+    void end_frames();
     void erase_characters(std::string& text);
     void give(Row& row, Lines& done) const;
     bool is_live(const Row& row) const;
@@ -77,6 +83,8 @@ private:
     bool rewind_ = false;                          // the next text replaces the row
     std::size_t back_ = 0;                         // characters the next text replaces
     bool nested_ = false;                          // the cursor has moved up in these rows
+    bool frames_ = false;                          // see above
+    bool erased_ = false;                          // the next text begins a frame
     TimePoint now_;
     TimePoint since_;       // when the partial line began
     TimePoint held_since_;  // when the last progress line was ended
