@@ -147,6 +147,8 @@ class Status:
             return ", ".join([warm, *parts])
         until_begun = max(self._begun_after, self._ready_after or 0.0)
         imports = self.imports()
+        if self._ready_after is not None:
+            imports = min(imports, self._ready_after)  # they may have begun before the call
         if 0 < imports <= until_begun:
             parts.insert(0, f"import {duration(imports)}")
         why = f": {', '.join(parts)}" if parts else ""

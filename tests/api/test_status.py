@@ -111,6 +111,15 @@ def test_imports_that_were_done_before_the_call_are_no_reason(host: Shown) -> No
     assert host.last().endswith("· cold 1.5 s")
 
 
+def test_of_imports_that_began_before_the_call_its_own_wait_is_told(host: Shown) -> None:
+    cold = _line(host, warm=False)
+    cold.imports = lambda: 5.0
+    cold._started -= 3.0
+    cold.show(VIEW, ready=True)
+    cold.finish("✓", "done in", began=3.5)
+    assert host.last().endswith("· cold 3.5 s: import 3.0 s")
+
+
 def test_a_failure_names_the_rank_first(host: Shown) -> None:
     _line(host).finish("✗", "failed after", "rank 2: KeyError", began=0.001)
     assert host.last().startswith("✗ rank 2: KeyError · 4 ranks · 4 x H100 · failed after ")
