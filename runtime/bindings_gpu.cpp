@@ -97,7 +97,14 @@ void bind_gpu(py::module_& m) {
         .def("gpus", &Nvml::gpus, unlocked)
         .def("read", &Nvml::read, "index"_a, unlocked)
         .def("read_memory", &Nvml::read_memory, "index"_a, unlocked)
-        .def("ancestor", [](const Nvml& n, int a, int b) { return name_of(n.ancestor(a, b)); });
+        .def("ancestor", [](const Nvml& n, int a, int b) { return name_of(n.ancestor(a, b)); })
+        .def("events", &Nvml::events, py::keep_alive<0, 1>(),
+             "Critical errors of all GPUs, from now on.");
+    py::class_<GpuEvents>(m, "GpuEvents").def("take", [](GpuEvents& events) {
+        std::vector<std::pair<int, int>> found;
+        for (const GpuEvent& one : events.take()) found.emplace_back(one.gpu, one.xid);
+        return found;
+    });
     // Calls keep the GIL, which makes them one at a time; none of them waits.
     py::class_<GpuLocks>(m, "GpuLocks")
         .def(py::init<std::string>(), "folder"_a = kLockFolder)

@@ -236,8 +236,9 @@ void bind_pool(py::module_& m) {
         .def("dead_children", &dead_children,
              "Children that died unasked, each with `pid`, `status`, `exit_known`, `memory`.")
         .def("log_path", &RankPool::log_path)
-        .def_property_readonly("output_fd", &RankPool::output_fd,
-                               "Readable when there is output to take. The pool's own.")
+        .def_property_readonly(
+            "output_fd", &RankPool::output_fd,
+            "Readable when there is output to take, or the pool has broken. The pool's own.")
         .def_property_readonly("folder", &RankPool::folder)
         .def_property_readonly("trouble", &RankPool::trouble)
         .def_property_readonly("broken", &RankPool::broken);

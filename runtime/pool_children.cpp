@@ -154,6 +154,7 @@ void PoolThread::trouble(const std::string& what, bool broken) {
     const std::lock_guard lock(pool_.mutex_);
     pool_.trouble_ = what;
     pool_.broken_ = pool_.broken_ || broken;
+    if (broken) pool_.output_ready_.notify();
 }
 
 }  // namespace sgpu

@@ -99,7 +99,7 @@ public:
     // Answered, with the times of its imports as JSON, once the fork server can fork.
     std::shared_ptr<QueryTicket> fork_server_ready();
 
-    // Readable when there is output to take.
+    // Readable when there is output to take, and when the pool has broken.
     int output_fd() const { return output_ready_.fd(); }
     std::vector<OutputEvent> take_output();
     PoolPids pids() const;

@@ -13,6 +13,8 @@ from .gpu_type import GPUType
 
 #: NVIDIA's management library; tests name another.
 LIBRARY = "libnvidia-ml.so.1"
+#: How CUDA counts GPUs in ranks. Its own way, the fastest first, depends on what only it knows.
+DEVICE_ORDER = "PCI_BUS_ID"
 DEFAULT_CPU_RANKS = 8
 #: CPU ranks share cores, so their number is bounded by memory and patience only.
 MAX_CPU_RANKS = 128
@@ -237,10 +239,11 @@ def describe() -> str:
 
 
 def rank_environment() -> dict[str, str]:
-    """What ranks get besides the notebook's variables. CPU ranks that were chosen on a machine with
-    GPUs see none: `torch.cuda.is_available()` decides in most programs, and there are more ranks
-    than GPUs."""
-    return {"CUDA_VISIBLE_DEVICES": ""} if _choice() == "cpu" else {}
+    """What ranks get besides the notebook's variables, and before them. CPU ranks that were chosen
+    on a machine with GPUs see none: `torch.cuda.is_available()` decides in most programs, and there
+    are more ranks than GPUs."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if _choice() == "cpu" else {}
+    return {"CUDA_DEVICE_ORDER": DEVICE_ORDER, **hidden}
 
 
 def warm_ranks() -> int:

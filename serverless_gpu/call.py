@@ -131,6 +131,8 @@ def _run(
         )
     line.note = " · ".join(filter(None, notes))
     line.show(ready=warm)
+    if group.note and not host.rich:  # a script shows no status line
+        host.stream(parent, "stderr", f"{group.note}\n".encode())
     frames = [context(owner, group, options, handle), *payload.frames]
     sink = output.Sink(host, parent, group.world)
 

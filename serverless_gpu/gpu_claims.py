@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import _core, accelerator
+from . import _core, accelerator, gpu_events
 from .accelerator import Device, GpuError
 from .errors import format_ranks
 
@@ -76,8 +76,9 @@ def take(
     if not devices:
         return Claim()
     uuids = tuple(device.uuid for device in devices)
-    notes = _lock(devices, wait_limit(wait))
+    notes = [*_order(), *_lock(devices, wait_limit(wait))]
     try:
+        gpu_events.begin()
         looks = _settled(devices, owner)
         ours = _descendants() if any(look.occupants for look in looks) else frozenset[int]()
         notes += [line for look in looks if (line := _who(look, ours, session))]
@@ -114,6 +115,17 @@ def min_free() -> float:
         if 0 <= float(text) <= 1:
             return float(text)
     raise ValueError(f"SERVERLESS_GPU_MIN_FREE is a share from 0 to 1, not {text!r}")
+
+
+def _order() -> list[str]:
+    """A note if GPUs are counted otherwise than the notebook's environment asks for."""
+    order = os.environ.get("CUDA_DEVICE_ORDER", accelerator.DEVICE_ORDER)
+    if order == accelerator.DEVICE_ORDER or len({g.name for g in accelerator.machine().gpus}) < 2:
+        return []
+    return [f"CUDA_DEVICE_ORDER={order} does not count here: cuda:N goes by {_LIKE_SMI}"]
+
+
+_LIKE_SMI = "PCI bus, as nvidia-smi's numbers do; CUDA_VISIBLE_DEVICES chooses others first"
 
 
 # --- Locks ----------------------------------------------------------------------------------------

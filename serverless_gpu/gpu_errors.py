@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import gpu_events
+
 if TYPE_CHECKING:
     from ._core import Occupant
 
@@ -26,6 +28,7 @@ class GpuState:
     total: int | None = None
     holders: Sequence[tuple[str, int | None]] = ()
     ecc_errors: int = 0
+    xids: Sequence[int] = ()  # errors that the driver has told of a moment ago
 
 
 #: Words that tell an error of GPUs from others: only then is the driver asked.
@@ -132,11 +135,24 @@ def explain(kind: str, message: str, rank: int, gpu: GpuState | None) -> str:
     text = f"{kind}: {message}"
     if any(sign in text for sign in _NO_MEMORY):
         return _out_of_memory(message, rank, gpu)
+    told = gpu_events.describe(gpu.xids) if gpu is not None else ""
     if gpu is not None and gpu.problem:
+        why = f"{gpu.problem}; {told}" if told else gpu.problem
         return (
-            f"{gpu.name} of rank {rank} does not answer any more ({gpu.problem}): see `dmesg | "
+            f"{gpu.name} of rank {rank} does not answer any more ({why}): see `dmesg | "
             "grep -i xid`; it needs a reset (`nvidia-smi -r`) or the machine a restart."
         )
+    if gpu is not None and gpu_events.of_machine(gpu.xids):
+        return (
+            f"{gpu.name} of rank {rank} has failed, not the program ({told}): see `dmesg | grep -i "
+            "xid`, reset the GPU when it is idle, or leave it out with CUDA_VISIBLE_DEVICES."
+        )
+    said = _meaning(text, rank, gpu)
+    return f"{said} The driver reports {told}." if said and told else said
+
+
+def _meaning(text: str, rank: int, gpu: GpuState | None) -> str:
+    """What can be told by the text of the exception."""
     where = gpu.name if gpu is not None else "its GPU"
     if _MEMORY_BROKEN.search(text) or (gpu is not None and gpu.ecc_errors and _LOST.search(text)):
         return (
@@ -203,15 +219,16 @@ def state_of(rank: int, pid: int) -> GpuState | None:
     device = devices[rank]
     reading = driver.read(device.index)
     name = f"GPU {device.index} ({device.type})"
+    xids = gpu_events.recent(device.index)
     if reading.problem:
-        return GpuState(name, problem=reading.problem)
+        return GpuState(name, problem=reading.problem, xids=xids)
     free = None
     if reading.total_bytes is not None and reading.used_bytes is not None:
         free = reading.total_bytes - reading.used_bytes
     ranks = {p: f"rank {number} of the session" for number, p in enumerate(session().pids())}
     ranks[pid] = f"rank {rank} itself"
     holders = _named(_core.occupants(reading), ranks)
-    return GpuState(name, "", free, reading.total_bytes, holders, reading.ecc_errors or 0)
+    return GpuState(name, "", free, reading.total_bytes, holders, reading.ecc_errors or 0, xids)
 
 
 def _named(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from . import _core, accelerator
+from . import _core, accelerator, gpu_events
 from .accelerator import Device
 from .errors import format_ranks
 from .gpu_claims import gb
@@ -52,9 +52,18 @@ def _summary(readings: Readings) -> str:
         _range([r.celsius for r in fine], "°C"),
         _power([r.watts for r in fine if r.watts is not None]),
         f"GPU {format_ranks(lost)} does not answer" if lost else "",
+        *(
+            f"GPU {device.index} reports {told}"
+            for device, _ in readings
+            if (told := _told(device))
+        ),
     ]
     name = f"GPU {format_ranks([device.index for device, _ in readings])}"
     return f"{name}: " + ", ".join(part for part in parts if part)
+
+
+def _told(device: Device) -> str:
+    return gpu_events.describe(gpu_events.recent(device.index))
 
 
 def _range(values: Sequence[int | None], unit: str) -> str:

@@ -8,6 +8,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,10 @@ class Output:
     thread of its own until `close`.
     """
 
-    def __init__(self, core: _core.RankPool) -> None:
+    def __init__(self, core: _core.RankPool, lost: Callable[[], None]) -> None:
+        """`lost` is called in the thread if the pool ends by itself."""
         self._core = core
+        self._lost = lost
         self._lock = threading.RLock()
         self._sinks: dict[int, Sink] = {}
         self._console = console.find()
@@ -131,6 +134,7 @@ class Output:
                 self.drain()
             if self._closing in fds:
                 return
+        self._lost()
 
     def _dispatch(self, call: int, sink: Sink, ranks: set[int], kind: str, content: bytes) -> None:
         sink.last_output = time.monotonic()

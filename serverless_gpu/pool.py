@@ -49,7 +49,7 @@ class Pool:
             self.core = _core.RankPool(
                 guard=_GUARD, fork_server=[sys.executable, "-c", _FORK_SERVER]
             )
-            self.output = output.Output(self.core)
+            self.output = output.Output(self.core, self._lost)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be made
             raise PoolError(
                 f"the rank processes could not be started: {error}{_limit_behind(error)}"
@@ -60,6 +60,12 @@ class Pool:
         self._tracker: Tracker | None = None
         self._trackers = 0
         self.ready = self.core.fork_server_ready()
+
+    def _lost(self) -> None:
+        """The guard has died: the session's GPUs are free now, not only from its next cell on."""
+        sessions = sys.modules.get("serverless_gpu.sessions")
+        if sessions is not None:
+            sessions.session().lost(self)
 
     @property
     def folder(self) -> Path:

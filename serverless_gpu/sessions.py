@@ -137,6 +137,17 @@ class Session:
             self._give_back()
             self._owner, self._children, self._variables = None, [], {}
 
+    def lost(self, owner: pool.Pool) -> None:
+        """The pool has ended by itself: other notebooks can have the GPUs. While a call runs that
+        is for its end to do. Threads: any; does not wait."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._owner is owner:
+                self._give_back()
+        finally:
+            self._lock.release()
+
     def pids(self) -> list[int]:
         """Of the session's ranks that are there."""
         return [rank["pid"] for rank in self.status()["ranks"] if rank["alive"]]
@@ -277,7 +288,9 @@ class Session:
         self._variables.update({self._children[r]: had for r, had in ended.variables.items()})
         if ended.unsound:
             self._new_epoch()
-        if ended.deaths and not self._owner.core.broken:
+        if self._owner.core.broken:
+            self._give_back()
+        elif ended.deaths:
             self._replace_dead(ended.deaths)
         if ended.error is not None:
             raise ended.error

@@ -240,6 +240,14 @@ Ancestor Nvml::ancestor(int first, int second) const {
     }
 }
 
+std::unique_ptr<GpuEvents> Nvml::events() const {
+    unsigned count = 0;
+    std::vector<int> all;
+    if (api_.count(&count) == nvml::kSuccess)
+        for (unsigned i = 0; i < count; ++i) all.push_back(static_cast<int>(i));
+    return std::make_unique<GpuEvents>(api_, all);
+}
+
 FoundDriver find_driver(const std::string& library, const std::string& root) {
     using State = FoundDriver::State;
     const bool device_file = exists(root + "/dev/nvidiactl");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/gpu/events.h"
 #include "runtime/gpu/nvml_api.h"
 
 namespace sgpu {
@@ -78,6 +79,7 @@ public:
     GpuReading read(int index) const;
     GpuReading read_memory(int index) const;  // memory and processes alone, which is quicker
     Ancestor ancestor(int first, int second) const;
+    std::unique_ptr<GpuEvents> events() const;  // from now on, of all GPUs; this must outlive it
 
 private:
     std::string text_of(int code) const;

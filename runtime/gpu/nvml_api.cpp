@@ -48,6 +48,13 @@ void find_passing(void* library, Api& api) {
     find(library, "nvmlDeviceGetRemappedRows", api.remapped_rows);
 }
 
+void find_events(void* library, Api& api) {
+    find(library, "nvmlEventSetCreate", api.event_set_create);
+    find(library, "nvmlEventSetFree", api.event_set_free);
+    find(library, "nvmlDeviceRegisterEvents", api.register_events);
+    find(library, "nvmlEventSetWait_v2", api.event_set_wait);
+}
+
 }  // namespace
 
 Result<Api> load_api(const std::string& library) {
@@ -60,6 +67,7 @@ Result<Api> load_api(const std::string& library) {
     find_system(handle, api);
     find_lasting(handle, api);
     find_passing(handle, api);
+    find_events(handle, api);
     if (!api.init || !api.error_string || !api.count || !api.handle || !api.name || !api.uuid ||
         !api.memory)
         return Error{Errc::os_failure, library + ": not NVIDIA's management library, or too old",

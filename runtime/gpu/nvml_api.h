@@ -50,6 +50,15 @@ struct PciInfo {  // of the _v3 function
     char bus_id[32];
 };
 
+using EventSet = void*;
+struct EventData {  // of the _v2 function
+    Device device;
+    unsigned long long type;  // one bit
+    unsigned long long data;  // of a critical error: its Xid
+    unsigned gpu_instance;
+    unsigned compute_instance;
+};
+
 // A null pointer is a function that this driver does not have.
 struct Api {
     int (*init)() = nullptr;
@@ -79,6 +88,10 @@ struct Api {
     int (*common_ancestor)(Device, Device, int*) = nullptr;
     int (*pcie_generation)(Device, unsigned*) = nullptr;
     int (*pcie_width)(Device, unsigned*) = nullptr;
+    int (*event_set_create)(EventSet*) = nullptr;
+    int (*event_set_free)(EventSet) = nullptr;
+    int (*register_events)(Device, unsigned long long, EventSet) = nullptr;
+    int (*event_set_wait)(EventSet, EventData*, unsigned) = nullptr;  // ms
 };
 
 // Loads the library for the rest of the process: it is never unloaded, as it may have threads.

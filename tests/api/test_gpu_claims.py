@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,6 +142,35 @@ def test_a_session_keeps_its_gpus_until_it_is_stopped(
     assert distributed(gpus=2, wait=0)(one).distributed() == [1, 1]
     assert len(others.try_take([uuid(0)], "other")) == 1
     session.stop()
+    assert others.try_take([uuid(0), uuid(1)], "other") == []
+
+
+def test_a_session_whose_guard_has_died_lets_others_have_its_gpus(
+    machine: Machine, session: sessions.Session, tmp_path: Path
+) -> None:
+    machine("2xH100")
+    session.run("x = 1", gpus=2)
+    others = gpu_claims._core.GpuLocks(str(tmp_path / "locks"))
+    os.kill(pool.get().core.pids()["guard"], signal.SIGKILL)
+    limit = time.monotonic() + 30
+    while others.try_take([uuid(0), uuid(1)], "other"):
+        assert time.monotonic() < limit, "a dead session keeps its GPUs"
+        time.sleep(0.01)
+    others.give_back([uuid(0), uuid(1)])
+    session.run("x = 2")
+    assert session.pull("x") == [2, 2]
+    assert len(others.try_take([uuid(0)], "other")) == 1
+
+
+def test_a_guard_that_dies_during_a_call_frees_them_too(
+    machine: Machine, session: sessions.Session, tmp_path: Path
+) -> None:
+    machine("2xH100")
+    session.run("import os, signal", gpus=2)
+    guard = pool.get().core.pids()["guard"]
+    with pytest.raises(pool.PoolError):
+        session.run(f"os.kill({guard}, signal.SIGKILL); signal.pause()")
+    others = gpu_claims._core.GpuLocks(str(tmp_path / "locks"))
     assert others.try_take([uuid(0), uuid(1)], "other") == []
 
 

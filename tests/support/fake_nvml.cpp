@@ -1,7 +1,8 @@
 // fake_nvml.cpp: a libnvidia-ml.so.1 for machines without a GPU.
 //
 // SGPU_FAKE_NVML names the machine: 8xH100, 2xH100, 1xA10, mixed, mig, lost, broken, unloaded,
-// none. SGPU_FAKE_NVML_USE says who is on it: "GPU:PID:MIB,…". Both are read anew by each call.
+// none. SGPU_FAKE_NVML_USE says who is on it: "GPU:PID:MIB,…"; SGPU_FAKE_NVML_XIDS what goes wrong
+// there, once: "GPU:XID,…". All are read anew by each call.
 // NVIDIA's names and layouts are repeated here on purpose: what the product declares is checked
 // against them.
 #include <cstdio>
@@ -18,9 +19,11 @@ constexpr int kNotSupported = 3;
 constexpr int kNotFound = 6;
 constexpr int kInsufficientSize = 7;
 constexpr int kNotLoaded = 9;
+constexpr int kTimeout = 10;
 constexpr int kLost = 15;
 constexpr int kMismatch = 18;
 constexpr unsigned long long kMiB = 1ULL << 20;
+constexpr unsigned long long kCritical = 8;  // nvmlEventTypeXidCriticalError
 
 struct Gpu {
     const char* name;
@@ -62,6 +65,16 @@ std::vector<Use> uses() {
         if (*text == ',') ++text;
     }
     return found;
+}
+
+// What is to be told next of SGPU_FAKE_NVML_XIDS, which is then shortened by it.
+bool next_xid(int* gpu, unsigned long long* xid) {
+    const char* text = std::getenv("SGPU_FAKE_NVML_XIDS");
+    int length = 0;
+    if (!text || std::sscanf(text, "%d:%llu%n", gpu, xid, &length) != 2) return false;
+    const std::string rest = text[length] == ',' ? text + length + 1 : "";
+    ::setenv("SGPU_FAKE_NVML_XIDS", rest.c_str(), 1);
+    return true;
 }
 
 // A handle is the number of the GPU + 1; of a slice, 1000 more for each.
@@ -222,6 +235,32 @@ int nvmlDeviceGetMaxPcieLinkGeneration(Handle /*device*/, unsigned* generation) 
 }
 int nvmlDeviceGetMaxPcieLinkWidth(Handle /*device*/, unsigned* width) {
     *width = 16;
+    return kSuccess;
+}
+struct FakeEvent {
+    Handle device;
+    unsigned long long type;
+    unsigned long long data;
+    unsigned instances[2];
+};
+int nvmlEventSetCreate(void** set) {
+    static int any = 0;
+    *set = &any;
+    return kSuccess;
+}
+int nvmlEventSetFree(void* /*set*/) {
+    return kSuccess;
+}
+int nvmlDeviceRegisterEvents(Handle device, unsigned long long types, void* /*set*/) {
+    if (scenario() == "1xA10") return kNotSupported;
+    return types == kCritical && device > 0 ? kSuccess : kInvalid;
+}
+int nvmlEventSetWait_v2(void* /*set*/, FakeEvent* event, unsigned milliseconds) {
+    int gpu = 0;
+    *event = {};
+    event->type = kCritical;
+    if (milliseconds != 0 || !next_xid(&gpu, &event->data)) return kTimeout;
+    event->device = static_cast<Handle>(gpu) + 1;
     return kSuccess;
 }
 }

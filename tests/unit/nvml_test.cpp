@@ -111,5 +111,23 @@ TEST(Nvml, ALibraryThatIsAnotherIsNoDriver) {
     EXPECT_EQ(find_driver("libc.so.6", "/nonexistent").state, State::absent);
 }
 
+TEST(Nvml, TellsOfErrorsOnceInTheirOrder) {
+    const FoundDriver driver = on("2xH100");
+    const auto events = driver.nvml->events();
+    EXPECT_TRUE(events->take().empty());
+    ::setenv("SGPU_FAKE_NVML_XIDS", "1:79,0:31,1:79", 1);
+    const std::vector<GpuEvent> expected = {{1, 79}, {0, 31}, {1, 79}};
+    EXPECT_EQ(events->take(), expected);
+    EXPECT_TRUE(events->take().empty());
+}
+
+TEST(Nvml, GpusThatDoNotTellOfErrorsArePassedOver) {
+    const FoundDriver driver = on("1xA10");
+    const auto events = driver.nvml->events();
+    ::setenv("SGPU_FAKE_NVML_XIDS", "0:79", 1);
+    EXPECT_TRUE(events->take().empty());
+    ::unsetenv("SGPU_FAKE_NVML_XIDS");
+}
+
 }  // namespace
 }  // namespace sgpu

@@ -51,6 +51,20 @@ def test_memory_that_failed_is_not_the_programs_fault() -> None:
     assert said.startswith("The memory of GPU 3 (H100) of rank 1 has failed")
 
 
+def test_what_the_driver_has_told_is_named_with_its_number() -> None:
+    failed = GpuState("GPU 3 (H100)", xids=(31, 95))
+    said = explain("RuntimeError", "CUDA error: unknown error", 3, failed)
+    assert said.startswith("GPU 3 (H100) of rank 3 has failed, not the program (Xid 31: ")
+    lost = GpuState("GPU 3 (H100)", problem="GPU is lost", xids=(79,))
+    said = explain("RuntimeError", "NCCL error: unhandled cuda error", 3, lost)
+    assert "(GPU is lost; Xid 79: the GPU has fallen off the bus)" in said
+    wrong = GpuState("GPU 3 (H100)", xids=(31, 7))
+    said = explain("RuntimeError", "CUDA error: an illegal memory access", 3, wrong)
+    assert "outside of its memory" in said
+    assert said.endswith("The driver reports Xid 31: a kernel touched memory that is not its own; "
+                         "Xid 7.")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("message", "says"),
     [
