@@ -27,6 +27,8 @@ import training
 from table import Line, render
 from workplace import Workplace
 
+from serverless_gpu import accelerator
+
 Row = Callable[[Workplace], Iterator[Line]]
 ROWS: dict[str, Row] = {
     "call": calls.calls,
@@ -116,6 +118,7 @@ def _conditions() -> dict[str, str]:
         "python": f"{platform.python_version()} on {platform.platform()}",
         "packages": ", ".join(f"{name} {_version(name)}" for name in _PACKAGES),
         "machine": f"{len(os.sched_getaffinity(0))} cores of {_processor()}, {_memory()}",
+        "GPUs": accelerator.describe(),
         "load average at the start": _load(),
     }
 
