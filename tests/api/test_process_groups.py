@@ -239,3 +239,38 @@ def test_the_time_that_making_the_group_took_is_told(monkeypatch: pytest.MonkeyP
     distributed(gpus=2)(rank_number).distributed()
     assert list(told[0]) == ["gloo"] and told[0]["gloo"] > 0
     assert told[1] == {}
+
+
+def test_the_first_collective_is_timed_and_then_it_is_torchs_own_again() -> None:
+    """NCCL makes its communicator there; here gloo stands for it. DistributedDataParallel's first
+    is one of its own."""
+
+    @distributed(gpus=2)
+    def first_use() -> Any:
+        import torch
+        import torch.distributed as dist
+
+        from serverless_gpu.rank import startup
+
+        dist.init_process_group("gloo")
+        own = dist.all_reduce
+        told = []
+        for use in (
+            lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)),
+            lambda: dist.all_reduce(torch.ones(1)),
+        ):
+            startup.take()
+            startup.group_made("nccl")
+            use()
+            use()
+            told.append(list(startup.take()))
+        startup.take()
+        try:
+            torch.empty(1, device="cuda")
+        except (AssertionError, RuntimeError):
+            told.append(list(startup.take()))
+        return told, dist.all_reduce is own
+
+    for told, restored in first_use.distributed():
+        assert told == [["NCCL"], ["NCCL"], ["CUDA"]]
+        assert restored
