@@ -8,6 +8,7 @@ nothing but a look at a clock.
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any
 
@@ -21,6 +22,10 @@ from .whereabouts import ask, differences, running_of
 DEFAULT_LIMIT = 30.0
 #: Seconds between two times that they are asked.
 _AGAIN = 5.0
+#: A report that says the same but for its seconds is not shown anew for so long: who has opened its
+#: details is reading, and they close when it changes.
+_SAME = 60.0
+_SECONDS = re.compile(r"\d+ s\b")
 #: Share of one core above which a rank counts as computing.
 _BUSY = 0.2
 
@@ -48,10 +53,13 @@ class QuietWatch:
         self._core = core
         self._members = members
         self._limit = limit()
-        self._heard = self._worked = time.monotonic()  # when ranks last wrote; computed or wrote
+        now = time.monotonic()
+        self._heard = self._worked = now  # when ranks last wrote; computed or wrote
         self._cpu: tuple[float, dict[int, float]] | None = None
         self._next = 0.0  # when ranks may be asked again
         self._found: Report | None = None
+        self._found_at = 0.0
+        self._clock = time.time() - now  # what monotonic times lack to those of the clock
 
     def look(self, view: dict[str, Any], last_output: float) -> Report | None:
         """To be called a few times a second. What to show, or None while all is well.
@@ -68,8 +76,14 @@ class QuietWatch:
         if self._computing(now):
             self._worked = now
         if now - self._heard >= self._limit and now >= self._next:
-            self._found = self._ask(view, now)
+            self._keep(self._ask(view, now), now)
         return self._found
+
+    def _keep(self, found: Report | None, now: float) -> None:
+        recent = now - self._found_at < _SAME
+        if recent and _but_for_seconds(self._found) == _but_for_seconds(found):
+            return
+        self._found, self._found_at = found, now
 
     def _started(self) -> bool:
         alive = self._core.pids()["children"]
@@ -96,7 +110,8 @@ class QuietWatch:
         idle = now - max(self._worked, self._heard)
         if idle >= self._limit:
             self._next = now + _AGAIN
-            return self._report(view, f"no output and no CPU used for {idle:.0f} s")
+            since = self._time_of(max(self._worked, self._heard))
+            return self._report(view, f"no output and no CPU used since {since}")
         running = running_of(self._members, view)
         answers = ask(self._core, running, stack=False)
         waiting = max((one.waiting() for one in answers.values()), default=0.0)
@@ -104,7 +119,10 @@ class QuietWatch:
             self._next = now + self._limit / 2
             return None
         self._next = now + _AGAIN
-        return self._report(view, f"no output for {now - self._heard:.0f} s")
+        return self._report(view, f"no output since {self._time_of(self._heard)}")
+
+    def _time_of(self, moment: float) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self._clock + moment))
 
     def _report(self, view: dict[str, Any], what: str) -> Report:
         running = running_of(self._members, view)
@@ -121,6 +139,12 @@ class QuietWatch:
         return Report(
             "; ".join([f"{what}: {'; '.join(parts)}", *waits]), tuple(stacks.report(where))
         )
+
+
+def _but_for_seconds(report: Report | None) -> tuple[str, ...]:
+    if report is None:
+        return ()
+    return tuple(_SECONDS.sub("", text) for text in (report.line, *report.details))
 
 
 def _wants_cpu(pid: int) -> bool:

@@ -52,9 +52,12 @@ class Status:
     def __post_init__(self) -> None:
         self._id = f"serverless-gpu-{os.getpid()}-{next(_numbers)}"
         self._started = time.monotonic()
+        self._clock = time.strftime("%H:%M")
         self._shown: dict[str, Any] | None = None
         self._final: list[str] = []
         self._told = False  # that it is quiet
+        self._quiet: Report | None = None
+        self._gpus: Report | None = None
         self._ready_after: float | None = 0.0 if self.warm else None
         self._begun_after = 0.0  # seconds, once it is known
         self._startup: Mapping[str, float] = {}
@@ -71,7 +74,10 @@ class Status:
         their details folded."""
         if ready and self._ready_after is None:
             self._ready_after = time.monotonic() - self._started
-        self._publish(self._running(view), self._live(view), quiet, gpus)
+        if quiet is not None and quiet is self._quiet:
+            gpus = self._gpus  # who has opened the details is reading: they close when it changes
+        self._quiet, self._gpus = quiet, gpus
+        self._publish(self._running(view, quiet is not None), self._live(view), quiet, gpus)
 
     def finish(
         self,
@@ -119,7 +125,7 @@ class Status:
     def _notes(self) -> list[str]:
         return [self.note] if self.note else []
 
-    def _running(self, view: dict[str, Any] | None) -> list[str]:
+    def _running(self, view: dict[str, Any] | None, quiet: bool) -> list[str]:
         seconds = time.monotonic() - self._started
         parts = [f"● {self._who()}"]
         if self._ready_after is None:
@@ -133,7 +139,9 @@ class Status:
         elif view is not None and "returned" in view["states"]:
             done = view["states"].count("returned")
             parts.append(f"{done} of {self.ranks} done")
-        if seconds >= 1:
+        if quiet:
+            parts.append(f"running since {self._clock}")
+        elif seconds >= 1:
             parts.append(f"running {duration(seconds)}")
         return [*parts, *self._notes()]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serverless_gpu import DistributedTimeoutError, distributed, hosts, quiet
+from serverless_gpu import DistributedTimeoutError, distributed, hosts, pool, quiet
+from serverless_gpu.report import Report
 
 
 class Watcher:
@@ -70,7 +72,7 @@ def test_who_waits_for_whom_is_shown_and_goes_away(
 
     assert uneven.distributed(path) == [4.0, 4.0]
     told = next(text for text in watcher.texts if "[0] waits" in text)
-    assert "no output and no CPU used for 1 s: [0] in all_reduce at " in told
+    assert re.search(r"no output and no CPU used since [\d:]{8}: \[0\] in all_reduce at ", told)
     assert "[1] has done 1 and begun no other" in told
     assert "test_quiet.py" in told
     assert "waits" not in watcher.texts[-1]
@@ -92,8 +94,22 @@ def test_ranks_that_wait_are_told_though_another_computes(
 
     busy.distributed(path)
     told = next(text for text in watcher.texts if "waits in barrier" in text)
-    assert "no output for " in told
+    assert "no output since " in told
     assert "no CPU used" not in told
+
+
+def test_a_report_that_says_the_same_stays_as_it_is_for_who_reads_it() -> None:
+    watch = quiet.QuietWatch(pool.get().core, [])
+    shown = []
+    for seconds, rank in ((30, 0), (35, 0), (40, 1), (45, 1), (120, 1)):
+        watch._keep(Report(f"[{rank}] waits for {seconds} s", ("stack",)), float(seconds))
+        assert watch._found is not None
+        shown.append(watch._found.line)
+    assert shown == [
+        *2 * ["[0] waits for 30 s"],
+        *2 * ["[1] waits for 40 s"],
+        "[1] waits for 120 s",
+    ]
 
 
 def test_the_timeout_says_who_waits_for_whom() -> None:

@@ -164,6 +164,20 @@ def test_a_flood_says_how_much_is_not_shown_and_its_newest_lines(host: Shown) ->
     assert "more" not in host.last()
 
 
+def test_details_that_somebody_may_read_do_not_close(host: Shown) -> None:
+    line, quiet = _line(host), Report("no output since 12:00:00", ("[0] in step",))
+    line._started -= 40
+    line.show(VIEW, quiet=quiet, gpus=Report("GPU 0: 3 %", ()))
+    assert " · running since " in host.last()
+    line._started -= 1
+    line.show(VIEW, quiet=quiet, gpus=Report("GPU 0: 4 %", ()))
+    assert len(host.messages) == 1
+    line.show(VIEW, quiet=Report("no output since 12:00:00", ("[0] elsewhere",)))
+    assert "elsewhere" in host.last("text/html")
+    line.show(VIEW)
+    assert "running 41" in host.last()
+
+
 def test_gpus_are_told_in_a_line_and_each_below_it(host: Shown) -> None:
     report = Report("GPU 0-1: 93-98 % busy", ("GPU 0 93 %", "GPU 1 <98 %>"))
     line = _line(host)
