@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.completer import (
@@ -21,6 +22,31 @@ def body_start(cell: str) -> int | None:
     or has the magic's line only."""
     parts = _core.split_cell(cell)
     return len(cell) - len(parts[1]) if parts is not None and parts[1] else None
+
+
+def help_at(code: str, cursor: int) -> str:
+    """The help of our magics, if the cursor is in the line of one; that of the flag under the
+    cursor stands above it. "" elsewhere."""
+    begin = code.rfind("\n", 0, cursor) + 1
+    line = code[begin:].partition("\n")[0]
+    for magic, text in ((CELL, _core.cell_help()), (LINE, _core.line_help())):
+        if line.lstrip().startswith(magic) and (magic == LINE or begin == 0):
+            flag = _flag_at(line, cursor - begin)
+            return f"{_entry(text, flag)}{text}"
+    return ""
+
+
+def _flag_at(line: str, cursor: int) -> str:
+    for word in re.finditer(r"--[\w-]+", line):
+        if word.start() <= cursor <= word.end():
+            return word[0]
+    return ""
+
+
+def _entry(text: str, flag: str) -> str:
+    """What the help says of a flag, and an empty line; "" if nothing."""
+    found = re.search(rf"^  {re.escape(flag)} .*\n(?:    .*\n)*", text, re.MULTILINE)
+    return f"{found[0]}\n" if flag and found else ""
 
 
 def install(shell: Any) -> None:

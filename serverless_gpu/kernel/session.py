@@ -216,8 +216,11 @@ def _in_ranks(code: str, cursor: int, name: str, detail: int) -> Content:
     """What the ranks know of a name in a `%%distributed` cell."""
     completion = sys.modules.get("serverless_gpu.completion")
     start = completion.body_start(code) if completion is not None else None
-    if completion is None or start is None or cursor < start:
+    if completion is None:
         return {}
+    if start is None or cursor < start:
+        text = completion.help_at(code, cursor)
+        return {"text/plain": text} if text else {}
     found: Content = completion.peek.inspection(name, detail)
     return found
 

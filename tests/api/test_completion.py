@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import serverless_gpu
-from serverless_gpu import call, peek
+from serverless_gpu import _core, call, completion, peek
 from serverless_gpu.completion import body_start
 from serverless_gpu.sessions import Session
 
@@ -101,3 +101,12 @@ def test_where_the_code_of_a_cell_begins() -> None:
     assert body_start("%%distributed") is None
     assert body_start("%%distributedly\nx") is None
     assert body_start("x = 1\ny") is None
+
+
+def test_help_is_there_in_the_line_of_a_magic_and_that_of_the_flag_comes_first() -> None:
+    code = "%%distributed --gpus 2 --timeout 3\nprint('--gpus')"
+    assert completion.help_at(code, 3) == _core.cell_help()
+    assert completion.help_at(code, code.index("out ")).startswith("  --timeout S ")
+    assert completion.help_at(code, code.index("print")) == ""
+    assert completion.help_at("x = 1\n%distributed st", 12) == _core.line_help()
+    assert completion.help_at("x = 1", 2) == ""
