@@ -27,6 +27,7 @@ from serverless_gpu.tracking.trouble import (
     replay_command,
     why,
 )
+from serverless_gpu.tracking.url import without_credentials
 
 PROBE_S = 5.0  # for a store that was away to answer
 SLICE_S = 1.0  # of writing what was kept, before ranks' questions are answered again
@@ -138,6 +139,18 @@ class BatchWriter:
         away.failed_at = time.monotonic()
         away.retry_at = away.failed_at + away.pause
         away.pause = min(2 * away.pause, _RETRY_LONGEST_S)
+
+    def probe(self, uri: str) -> None:
+        """Asks the store anything, to see whether it is away."""
+        try:
+            with impatient(PROBE_S):
+                self._store_of(uri).search_experiments(max_results=1)
+        except Exception as error:
+            self.failed(uri, error)
+
+    def reason(self, uri: str) -> str:
+        """Why the store is away, in a few words."""
+        return self._why.get(uri, f"{without_credentials(uri)} is away")
 
     def keep(self, uri: str, **record: Any) -> None:
         """Keeps a record (spool.py) for a store. Never raises: what cannot be kept is lost."""

@@ -1,11 +1,12 @@
 """What is replaced inside MLflow in a rank process.
 
-Three seams, all of them inert while no call is active:
+Four seams, all of them inert while no call is active:
 
 - ``_tracking_store_registry.get_store``: every client, fluent function, autologger and tracing
   exporter resolves its store there, again and again, so objects made earlier follow too.
 - ``active_run``, ``start_run``, ``end_run``, ``_get_or_start_run`` of the fluent API: a rank is
   inside the call's run from the beginning, without a ``start_run`` of its own.
+- ``log_artifact`` and ``log_artifacts``, for a tracking server that is away (artifacts.py).
 - two speed-ups, used only where MLflow still looks as expected.
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from serverless_gpu.tracking import artifacts
 from serverless_gpu.tracking.link import Link, TrackerGone
 from serverless_gpu.tracking.packets import Note
 from serverless_gpu.tracking.store import FanInStore
@@ -27,6 +29,7 @@ from serverless_gpu.tracking.url import absolute
 
 UTILS = "mlflow.tracking._tracking_service.utils"
 FLUENT = "mlflow.tracking.fluent"
+_CLIENT = "mlflow.tracking._tracking_service.client"
 _REGISTRY = "mlflow.tracking._model_registry.utils"
 
 _MARK = "_serverless_gpu"  # on a function that is ours
@@ -103,6 +106,10 @@ def install_fluent(fluent: ModuleType) -> None:
             ours = module_name.split(".", 1)[0] == "mlflow"
             if ours and getattr(module, "__dict__", {}).get(name) is original:
                 setattr(module, name, wrapper)
+    client: Any = getattr(sys.modules.get(_CLIENT), "TrackingServiceClient", None)
+    if client is not None:
+        client.log_artifact = artifacts.wrap(client.log_artifact, inside=False)
+        client.log_artifacts = artifacts.wrap(client.log_artifacts, inside=True)
     _speed_up(fluent)
 
 

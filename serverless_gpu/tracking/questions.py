@@ -5,6 +5,8 @@ own:
 
     !run    the call's run, made now if need be
     !attr   whether a name is a method of the store, and its value if not
+    !away   where files are kept if the store is away
+    !keep   files are to be uploaded when it is back
     !flush  all that was sent before is written (the tracker sees to that for every question)
 
 What a single rank must not decide is decided here: which run ``create_run`` enters, when a run
@@ -26,6 +28,7 @@ from serverless_gpu.tracking.runs import (
     SharedRun,
     verdict,
 )
+from serverless_gpu.tracking.trouble import unreachable
 
 _PARENT, _NAME, _NOTE = "mlflow.parentRunId", "mlflow.runName", "mlflow.note.content"
 
@@ -60,7 +63,37 @@ class Questions:
         if own is not None:
             return own(who, *args, **kwargs)
         run_id = kwargs.get("run_id") or (args[0] if args else None)
-        return getattr(self._runs.store(self._runs.home(run_id, who.uri)), method)(*args, **kwargs)
+        return self._of_store(self._runs.home(run_id, who.uri), method, args, kwargs)
+
+    def _of_store(self, uri: str, method: str, args: Any, kwargs: Any) -> Any:
+        """What cannot be kept and done later. Nobody waits twice for a store that is away."""
+        if self._batches.away(uri):
+            raise self._unanswered(uri, method)
+        try:
+            return getattr(self._runs.store(uri), method)(*args, **kwargs)
+        except Exception as error:
+            if unreachable(error):
+                self._batches.probe(uri)
+            if not self._batches.away(uri):
+                raise
+            raise self._unanswered(uri, method) from error
+
+    def _unanswered(self, uri: str, method: str) -> Exception:
+        from mlflow.exceptions import MlflowException
+        from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+        text = f"{self._batches.reason(uri)}; {method} has to wait until it is back"
+        return MlflowException(f"{text}, while what is logged is kept", TEMPORARILY_UNAVAILABLE)
+
+    def _on_away(self, who: Asker, probe: bool) -> str | None:
+        if probe:
+            self._batches.probe(who.uri)
+        away = self._batches.away(who.uri)
+        return str(self._batches.spool(who.uri).files_folder()) if away else None
+
+    def _on_keep(self, who: Asker, run_id: str, copies: list[tuple[str, str]]) -> None:
+        for folder, copy in copies:
+            self._batches.keep(who.uri, artifact=[run_id, folder, copy])
 
     def _on_run(self, who: Asker) -> Any:
         return self._runs.get_run(self._runs.run_of(self._runs.calls[who.call]))

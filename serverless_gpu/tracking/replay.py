@@ -17,7 +17,7 @@ from serverless_gpu.tracking import spool
 from serverless_gpu.tracking.making import experiment_id
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
-from serverless_gpu.tracking.trouble import one_line, refused, why
+from serverless_gpu.tracking.trouble import one_line, refused, unreachable, why
 from serverless_gpu.tracking.url import without_credentials
 
 _COPIED = "serverless_gpu.copied_to"  # tag of a run in the stand-in store
@@ -105,6 +105,8 @@ class _Writer:
             try:
                 self._client.log_artifact(run_id, path, folder or None)
             except Exception as error:  # a store may take metrics and no artifacts
+                if unreachable(error):
+                    raise
                 self._done.refused.append(f"run {run_id}: {Path(path).name}: {one_line(error)}")
         elif "copy" in record:
             self._copy(record["copy"])

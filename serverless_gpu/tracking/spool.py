@@ -66,11 +66,13 @@ class Spool:
 
     def keep_file(self, path: Path) -> Path:
         """A copy of the file beside the spool. Errors: OSError."""
+        return copy_beside(self.files_folder(), path)
+
+    def files_folder(self) -> Path:
+        """Where copies of files are. Errors: OSError."""
         artifacts = Path(self.stand_in()[1])
         artifacts.mkdir(mode=0o700, exist_ok=True)
-        copy = Path(tempfile.mkdtemp(prefix="file-", dir=artifacts)) / path.name
-        shutil.copyfile(path, copy)
-        return copy
+        return artifacts
 
     def set_aside(self) -> Path | None:
         """The file is left to the user; what comes later is kept in a new one."""
@@ -103,6 +105,13 @@ class Spool:
     def _write(self, record: dict[str, Any]) -> None:
         assert self._file is not None
         os.write(self._file, (json.dumps(record, default=float) + "\n").encode())
+
+
+def copy_beside(folder: Path, path: Path) -> Path:
+    """A copy of the file in Spool.files_folder(). Errors: OSError."""
+    copy = Path(tempfile.mkdtemp(prefix="file-", dir=folder)) / path.name
+    shutil.copyfile(path, copy)
+    return copy
 
 
 def state_folder() -> Path:

@@ -125,6 +125,15 @@ class FanInStore:
         """The mlflow Run of the call, made now if it does not exist yet; None without a tracker."""
         return None if self._alone else self._ask("!run")
 
+    def away(self, *, probe: bool) -> str | None:
+        """Where files are kept if the store is away, else None. ``probe``: it is asked anew."""
+        folder: str | None = self._ask("!away", probe)
+        return folder
+
+    def keep_files(self, run_id: str, copies: list[tuple[str, str]]) -> None:
+        """Has files uploaded when the store is back: (folder in the run, copy) of each."""
+        self._ask("!keep", run_id, copies)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -179,7 +188,7 @@ class FanInStore:
         if method == "!attr":
             value = getattr(real, args[0])
             return (True, None) if callable(value) else (False, value)
-        if method == "!run":
+        if method in ("!run", "!away"):
             return None
         run_id = kwargs.get("run_id") or (args[0] if args else None)
         if method == "create_run" and self._run_id is not None:

@@ -22,6 +22,7 @@ _NOT_US = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _CAUSES = re.compile(
     r"\[Errno -?\d+\] ([^'\")>]+)|(timed out|error code \d+|too many \d+ error responses)"
 )
+_UNANSWERED = re.compile(r"API request to .* failed with (\w+ )?(exception|error code (5\d\d|429))")
 _TIMEOUT, _RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
@@ -33,6 +34,15 @@ def refused(error: BaseException) -> bool:
 def in_vain(error: BaseException) -> bool:
     """Whether trying again at once is no use."""
     return getattr(error, "error_code", "") in _NOT_US
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether nobody has answered, or somebody who could not do it now, as far as MLflow tells."""
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    if type(error).__name__ == "RestException":
+        return int(error.get_http_status_code()) >= 500  # type: ignore[attr-defined]
+    return bool(_UNANSWERED.search(str(error)))
 
 
 def one_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 from mlflow.utils.proto_json_utils import message_to_json
 
 PREFIX = "/api/2.0/mlflow/"
+FILES_PREFIX = "/api/2.0/mlflow-artifacts/artifacts/"
 
 
 class RestServer:
@@ -32,6 +33,8 @@ class RestServer:
         self.release = threading.Event()
         self.asked = threading.Semaphore(0)  # one for each request
         self.tokens: list[str | None] = []
+        self.files: dict[str, bytes] = {}  # of runs, if it takes them, by path
+        self.takes_files = False
         self._lock = threading.Lock()  # sqlite
         server = self
 
@@ -43,6 +46,12 @@ class RestServer:
                 self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
             do_PATCH = do_POST
+
+            def do_PUT(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                if server.refuse is None:
+                    server.files[self.path.removeprefix(FILES_PREFIX)] = content
+                self._answer({})
 
             def _answer(self, asked: dict[str, Any]) -> None:
                 server.tokens.append(self.headers.get("Authorization"))
@@ -68,6 +77,8 @@ class RestServer:
     def answer(self, path: str, asked: dict[str, Any]) -> tuple[int, str]:
         if self.refuse is not None:
             return self.refuse, json.dumps({"error_code": "INTERNAL_ERROR", "message": "refused"})
+        if path.startswith(FILES_PREFIX):
+            return 200, "{}"
         if path.endswith("/scim/v2/Me"):
             return 200, json.dumps({"userName": "ada@example.org"})
         name = "_" + path.removeprefix(PREFIX).replace("/", "_").replace("-", "_")
@@ -104,10 +115,16 @@ class RestServer:
         tags = [RunTag(**tag) for tag in asked.get("tags", [])]
         name, user = asked.get("run_name"), asked.get("user_id", "u")
         run = self.store.create_run(experiment_id, user, int(start_time), tags, name)
-        return {"run": _json(run)}
+        return {"run": self._run(run)}
 
     def _runs_get(self, run_id: str, **_: Any) -> Any:
-        return {"run": _json(self.store.get_run(run_id))}
+        return {"run": self._run(self.store.get_run(run_id))}
+
+    def _run(self, run: Any) -> Any:
+        told = _json(run)
+        if self.takes_files:
+            told["info"]["artifact_uri"] = f"mlflow-artifacts:/{run.info.run_id}"
+        return told
 
     def _runs_update(self, run_id: str, **asked: Any) -> Any:
         from mlflow.entities import RunStatus
