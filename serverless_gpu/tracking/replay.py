@@ -16,11 +16,11 @@ from typing import Any
 from serverless_gpu.tracking import spool
 from serverless_gpu.tracking.making import experiment_id
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
+from serverless_gpu.tracking.replay_models import COPIED, Models
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
 from serverless_gpu.tracking.trouble import one_line, refused, unreachable, why
 from serverless_gpu.tracking.url import without_credentials
 
-_COPIED = "serverless_gpu.copied_to"  # tag of a run in the stand-in store
 _PARENT = "mlflow.parentRunId"
 _END_NUMBER = {"FINISHED": 3, "FAILED": 4, "KILLED": 5}
 
@@ -151,7 +151,7 @@ class _Writer:
         self, source: Any, run: Any, experiment: str, parent: str | None, into: str | None
     ) -> str:
         tags = {key: value for key, value in run.data.tags.items() if key != _PARENT}
-        target = tags.pop(_COPIED, None) or into
+        target = tags.pop(COPIED, None) or into
         if parent:
             tags[_PARENT] = parent
         if target is None:
@@ -159,13 +159,16 @@ class _Writer:
                 experiment, start_time=run.info.start_time, run_name=run.info.run_name
             )
             target = str(made.info.run_id)
-        source.set_tag(run.info.run_id, _COPIED, target)
+        source.set_tag(run.info.run_id, COPIED, target)
+        models = Models(source, run, self._client, target)
+        models.copy(experiment)
         rows = [
-            pack_metric(metric)
+            models.row(pack_metric(metric))
             for key in run.data.metrics
             for metric in source.get_metric_history(run.info.run_id, key)
         ]
-        self._log(target, rows, list(run.data.params.items()), list(tags.items()))
+        told = [(key, models.tag(key, value)) for key, value in tags.items()]
+        self._log(target, rows, list(run.data.params.items()), told)
         if run.inputs is not None and run.inputs.dataset_inputs:
             self._store.log_inputs(target, run.inputs.dataset_inputs)
         folder = run.info.artifact_uri.removeprefix("file://")
