@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from serverless_gpu.tracking import held
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Attach
 from serverless_gpu.tracking.runs import SharedRun
@@ -35,6 +36,7 @@ class Attachments:
         """Uploads an item, keeps it if the store is away. Gives one line if it is not there."""
         uri = run.uri
         if self._left_alone.get(uri, 0.0) > time.monotonic():
+            held.release(item)
             return None
         try:
             with tempfile.TemporaryDirectory(prefix="sgpu-") as scratch:
@@ -43,6 +45,8 @@ class Attachments:
         except Exception as error:  # of MLflow, of any library that stores artifacts, of the system
             self._left_alone[uri] = time.monotonic() + _LEFT_ALONE_S
             return f"MLflow: no artifact {item.artifact_file}: {one_line(error)}"
+        finally:
+            held.release(item)
         return None
 
     def _upload(self, run: SharedRun, folder: str, path: Path) -> None:
@@ -73,23 +77,23 @@ def _local_repository(run: SharedRun) -> Any:
 def _files(item: Attach, scratch: Path) -> Iterator[tuple[str, Path]]:
     """(folder in the run, local file) of each."""
     if item.text is not None:
-        name = Path(item.artifact_file)
-        (scratch / name.name).write_text(item.text)
-        yield "" if name.parent == Path() else str(name.parent), scratch / name.name
-    elif item.path is not None and Path(item.path).is_dir():
-        for file in sorted(Path(item.path).iterdir()):
+        target = Path(item.artifact_file)
+        (scratch / target.name).write_text(item.text)
+        yield "" if target.parent == Path() else str(target.parent), scratch / target.name
+    elif item.held or (item.path is not None and Path(item.path).is_dir()):
+        for name, file in held.paths(item):
             if file.is_file() and file.stat().st_size > 0:
-                yield item.artifact_file, _compressed(file, scratch)
+                yield item.artifact_file, _compressed(name, file, scratch)
     elif item.path is not None:
         yield item.artifact_file, Path(item.path)
 
 
-def _compressed(path: Path, scratch: Path) -> Path:
-    """The file, or a copy with its beginning and its end if it is large."""
+def _compressed(name: str, path: Path, scratch: Path) -> Path:
+    """The file under its name, or a copy with its beginning and its end if it is large."""
     size = path.stat().st_size
     if size <= COMPRESS_ABOVE:
-        return path
-    target = scratch / f"{path.name}.gz"
+        return path if path.name == name else Path(shutil.copyfile(path, scratch / name))
+    target = scratch / f"{name}.gz"
     with path.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
         if size > 2 * KEPT_OF_LOG:
             out.write(source.read(KEPT_OF_LOG))

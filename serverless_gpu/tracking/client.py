@@ -53,6 +53,7 @@ __all__ = [
     "mode",
 ]
 
+CLOSE_S = 0.5
 RECONNECT_S = 1.0  # at least this long between two attempts to reach a tracker that is away
 
 _SEND_BYTES = 4 << 20
@@ -111,11 +112,17 @@ class Tracker:
         return handle
 
     def close(self) -> None:
-        """Tells the tracker to end; runs still open become KILLED. Does not wait for it."""
+        """Tells the tracker to end; runs still open become KILLED. Waits until it has received that
+        and all before, CLOSE_S at most, but for nothing that it does."""
         with self._lock:
-            if self._sock is not None:
-                self._post(Bye())
-                self._disconnect()
+            if self._sock is None:
+                return
+            self._post(Bye())
+            if self._sock is not None and not self._outgoing:
+                poller = select.poll()
+                poller.register(self._sock, select.POLLRDHUP)
+                poller.poll(CLOSE_S * 1000)
+            self._disconnect()
 
     # ---- used by RunHandle
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from serverless_gpu.tracking import held
 from serverless_gpu.tracking.packets import Assembler, Attach, Begin, Bye, End, Hello, packets
 
 LOOK_S = 0.02  # how often one-way sockets are looked at; a rank's send wakes nobody
@@ -40,7 +41,10 @@ class Peer:
     def send(self, message: object) -> None:
         """Errors: OSError if the peer has gone or does not read."""
         poller = select.poll()  # select() knows no descriptor above 1023
-        poller.register(self.sock, select.POLLOUT)
+        try:
+            poller.register(self.sock, select.POLLOUT)
+        except ValueError:  # the reader has closed it
+            raise BrokenPipeError("the peer has gone") from None
         for packet in packets(message):
             if not poller.poll(ANSWER_SEND_S * 1000):
                 raise TimeoutError("the peer does not read its answers")
@@ -159,6 +163,9 @@ class Inbox:
                     self._one_way.append(peer)
             elif isinstance(message, Bye):
                 self._leave()
+                return self._forget(peer)  # which tells that all before it is here
+            elif isinstance(message, Attach):
+                questions.append((peer, held.hold(message)))
             elif peer.hello is not None:
                 (one_way if peer.hello.kind == "data" else questions).append((peer, message))
 

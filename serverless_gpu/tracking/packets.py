@@ -124,16 +124,19 @@ class Ended(NamedTuple):
 class Attach(NamedTuple):
     """Notebook -> tracker, one way: an artifact of the call's run, given as text or as the path of
     a file, or of a folder of logs, that stays until the call has ended. ``artifact_file`` is the
-    folder in the run for a path."""
+    folder in the run for a path. ``held``: files of the folder, kept open by the tracker, since the
+    folder goes with the notebook."""
 
     call: str
     artifact_file: str
     text: str | None
     path: str | None
+    held: tuple[tuple[str, int], ...] = ()
 
 
 class Bye(NamedTuple):
-    """Notebook -> tracker: write what there is, mark open runs KILLED, end."""
+    """Notebook -> tracker: write what there is, mark open runs KILLED, end. Answered by the end of
+    the connection, once all before it has been received."""
 
 
 PACKET_BYTES = 60_000  # well below any system's limit for one packet

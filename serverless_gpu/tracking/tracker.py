@@ -18,7 +18,7 @@ import time
 import warnings
 from typing import Any
 
-from serverless_gpu.tracking import fresh, link, surroundings, system
+from serverless_gpu.tracking import fresh, held, link, surroundings, system
 from serverless_gpu.tracking.attachments import Attachments
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.inbox import Inbox, Peer, listen
@@ -217,7 +217,8 @@ class _Writer:
 
     def _end(self, end: End) -> None:
         self._write_attached()
-        self._attached.pop(end.call, None)
+        for item in self._attached.pop(end.call, []):
+            held.release(item)
         call = self._runs.calls.get(end.call)
         try:
             self._runs.end(end)

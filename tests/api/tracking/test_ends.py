@@ -49,7 +49,7 @@ def test_a_killed_rank_loses_nothing_that_log_metric_returned_from(notebook: Not
 
 
 NOTEBOOK = """
-import os, sys, time
+import os, shutil, sys, time
 from serverless_gpu.tracking.client import Tracker, capture_context
 tracker = Tracker(lambda: sys.stdin.readline().strip())
 run = tracker.begin("call1", capture_context(None), tags={}, mode="always")
@@ -61,7 +61,9 @@ import json
 print(json.dumps(run.rank_config(0)), flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "bye":
+    run.log_folder("logs", "logs")
     tracker.close()
+    shutil.rmtree("logs")  # as the guard does
     print("closed", flush=True)
     time.sleep(1000)
 """
@@ -107,6 +109,8 @@ def log_points() -> None:
 def test_the_notebooks_end_kills_the_run_and_ends_the_tracker(
     notebook: Notebook, behaviour: str
 ) -> None:
+    os.mkdir("logs")
+    Path("logs", "rank-0.log").write_text("line\n")
     other = OtherNotebook(notebook, behaviour)
     try:
         [rank] = notebook.ranks(1)
@@ -122,6 +126,8 @@ def test_the_notebooks_end_kills_the_run_and_ends_the_tracker(
     [run] = all_runs()
     assert run.info.status == "KILLED"
     assert len(history(run.info.run_id, "m")) == POINTS
+    if behaviour == "bye":  # its logs were removed while they waited to be attached
+        assert Path(run.info.artifact_uri, "logs", "rank-0.log").read_text() == "line\n"
 
 
 def test_a_tracker_whose_store_hangs_ends_with_its_notebook_all_the_same(

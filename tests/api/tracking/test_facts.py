@@ -119,7 +119,7 @@ def test_of_an_endless_log_beginning_and_end_are_attached(
     monkeypatch.setattr(attachments, "KEPT_OF_LOG", 5)
     log = tmp_path / "rank-0.log"
     log.write_text("begin" + "." * 1000 + "enden")
-    text = gzip.decompress(attachments._compressed(log, tmp_path).read_bytes()).decode()
+    text = gzip.decompress(attachments._compressed(log.name, log, tmp_path).read_bytes()).decode()
     assert text == "begin\n… 1,000 bytes left out …\nenden"
 
 
