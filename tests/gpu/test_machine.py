@@ -18,6 +18,7 @@ from serverless_gpu import (
     distributed,
     doctor,
     gpu_claims,
+    gpu_events,
     gpu_report,
     gpu_warm,
     pool,
@@ -181,8 +182,9 @@ def test_a_kernel_that_fails_is_explained_and_the_next_call_works() -> None:
         print(x[torch.tensor([9], device="cuda:0")])
         torch.cuda.synchronize()
 
-    with pytest.raises(RuntimeError, match="index"):
+    with pytest.raises(RuntimeError, match="out of its range, mostly an index") as error:
         wrong.distributed()
+    print(f"\n{error.value}")  # with the driver's number, where it tells it
     assert len(uuids.distributed()) == GPUS
 
 
@@ -206,6 +208,9 @@ def test_a_claim_can_be_taken_and_given_back_many_times(measured: Measured) -> N
     for _ in range(20):
         gpu_claims.take(devices, 0, owner).give_back()
     measured("a claim of all GPUs", (time.perf_counter() - start) / 20, "s")
+    start = time.perf_counter()
+    assert all(xid > 0 for device in devices for xid in gpu_events.recent(device.index))
+    measured("asking the driver for errors", time.perf_counter() - start, "s")
     assert _core.GpuLocks().try_take([device.uuid for device in devices], "test") == []
 
 
