@@ -8,6 +8,7 @@ with GPUs has them.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,9 @@ WHEELS = (
     *("matplotlib-inline", "mlflow-skinny", "sqlalchemy", "alembic", "cloudpickle", "psutil"),
     *("pytest", "pytest-timeout", "pybind11>=3", "scikit-build-core"),
 )
+#: Of DeepSpeed there are only sources, which compile nothing unless they are asked to.
+FROM_SOURCES = ("deepspeed",)
+ITS_NEEDS = ("hjson", "py-cpuinfo", "einops", "msgpack", "tqdm")
 #: What Python itself has from 3.11 on.
 BACKPORTS = ("exceptiongroup", "tomli")
 #: A second copy of these would hide the ones that belong to that machine's driver.
@@ -63,7 +67,11 @@ def _options() -> argparse.Namespace:
 
 def _pack_wheels(python: str) -> None:
     """Downloads them for x86-64 and glibc of 2.28 or newer, with what they need."""
-    wanted = [*WHEELS, *(BACKPORTS if tuple(map(int, python.split("."))) < (3, 11) else ())]
+    wanted = [
+        *WHEELS,
+        *ITS_NEEDS,
+        *(BACKPORTS if tuple(map(int, python.split("."))) < (3, 11) else ()),
+    ]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
     command += ["--python-version", python, "--implementation", "cp", "--dest", str(TARGET)]
     for glibc in PLATFORMS:
@@ -71,6 +79,13 @@ def _pack_wheels(python: str) -> None:
     for old in ("manylinux2014", "manylinux2010", "manylinux1"):
         command += ["--platform", f"{old}_x86_64"]
     subprocess.run([*command, *wanted], check=True, timeout=600)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*build, "--wheel-dir", str(TARGET), *FROM_SOURCES],
+        check=True,
+        timeout=600,
+        env={**os.environ, "DS_BUILD_OPS": "0"},
+    )
     intruders = [w.name for w in TARGET.glob("*.whl") if w.name.lower().startswith(NOT_OURS)]
     if intruders:
         raise SystemExit(
