@@ -37,14 +37,14 @@ def metrics(place: Workplace) -> Iterator[Line]:
                 stored = _stored(store)
                 if count == _OURS:
                     counts.append(stored)
-    plain = _plain()
+    plain, queued = _plain("waiting"), _plain("async")
     expected = RANKS * _OURS
     all_there = set(counts) == {expected}
     mine = figure(busy, note=f"stored of {expected}: {min(counts)}")
     yield Line(
         "8 x 2,000 log_metric, medians of ranks",
         mine,
-        {f"plain MLflow, 8 x {_PLAIN}": plain},
+        {f"plain MLflow, 8 x {_PLAIN}": plain, f"its async logging, 8 x {_PLAIN}": queued},
         "<= 20 µs, all stored",
         mine.median <= _GOAL_S and all_there,
     )
@@ -67,10 +67,10 @@ def _stored(store: Path) -> int:
     raise BenchError(f"the run had not ended {_STORED_LIMIT_S:g} s after the call")
 
 
-def _plain() -> Figure:
+def _plain(how: str) -> Figure:
     with TemporaryDirectory(prefix="sgpu-bench-") as folder:
         store = Path(folder) / "mlflow.db"
-        _, text = torchrun("plain_metrics.py", f"sqlite:///{store}", str(_PLAIN))
+        _, text = torchrun("plain_metrics.py", f"sqlite:///{store}", str(_PLAIN), how)
         medians = [
             statistics.median(json.loads(line.removeprefix("seconds ")))
             for line in text.splitlines()

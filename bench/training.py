@@ -1,4 +1,5 @@
-"""Row: whether training runs as fast in our ranks as under torchrun."""
+"""Rows: whether training runs as fast in our ranks as under torchrun, and as fast with a metric of
+every rank in each step."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kernels import OURS, BenchError, Kernel, program
 from table import Line
 from workplace import Workplace, alternate, torchrun
 
-_GOAL_RATIO = 0.99
+_GOAL_RATIO, _LOGGED_RATIO = 0.99, 0.95
 _STEPS, _LOGGED_STEPS = 400, 40  # plain MLflow is too slow for more
 
 
@@ -26,13 +27,15 @@ def training(place: Workplace) -> Iterator[Line]:
             return [max(kernel.value(f"of_ranks.distributed({steps}, {log})", timeout_s=300))]
 
         rounds = place.times(5)
-        mine, theirs = alternate(
-            rounds, lambda: ours(_STEPS, False), lambda: _torchrun(_STEPS, False)
+        mine, long_logged, theirs = alternate(
+            rounds,
+            lambda: ours(_STEPS, False),
+            lambda: ours(_STEPS, True),
+            lambda: _torchrun(_STEPS, False),
         )
         logged, plain = alternate(
             2, lambda: ours(_LOGGED_STEPS, True), lambda: _torchrun(_LOGGED_STEPS, True)
         )
-        (long_logged,) = alternate(rounds, lambda: ours(_STEPS, True))
     ratio = theirs.median / mine.median
     yield Line(
         "training step, nothing logged",
@@ -46,13 +49,17 @@ def training(place: Workplace) -> Iterator[Line]:
         logged,
         {"torchrun, plain MLflow": plain, "our rate": f"{plain.median / logged.median:.2f}x"},
     )
+    rate = mine.median / long_logged.median
     yield Line(
-        "the same, ours over 400 steps",
+        f"the same, {_STEPS} steps",
         long_logged,
         {
+            "ours, nothing logged": mine,
             "torchrun, nothing logged": theirs,
-            "our rate": f"{theirs.median / long_logged.median:.2f}x",
+            "our rate": f"{rate:.2f}x ours without",
         },
+        f">= {_LOGGED_RATIO}x nothing logged",
+        rate >= _LOGGED_RATIO,
     )
 
 

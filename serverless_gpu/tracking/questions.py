@@ -237,15 +237,20 @@ class Questions:
         """Params only: the first rank's value holds, others' become "rankN/key"."""
         from mlflow.entities import Param
 
-        owners = self._runs.calls[who.call].params
+        call = self._runs.calls[who.call]
+        owners, earlier = call.params, self._runs.earlier_params(call, run_id)
         accepted = []
         for param in params:
             owner, value = owners.get((run_id, param.key), (who.rank, None))
-            if owner == who.rank:
+            own = f"rank{who.rank}/{param.key}"
+            if own in earlier:  # by a call that this one resumes
+                accepted.append(Param(own, param.value))
+            elif owner == who.rank:
                 accepted.append(param)
             elif value != param.value:
-                accepted.append(Param(f"rank{who.rank}/{param.key}", param.value))
+                accepted.append(Param(own, param.value))
         if accepted:
             self._batches.write_params(self._runs.home(run_id, who.uri), run_id, accepted)
         for param in params:
-            owners.setdefault((run_id, param.key), (who.rank, param.value))
+            if f"rank{who.rank}/{param.key}" not in earlier:
+                owners.setdefault((run_id, param.key), (who.rank, param.value))

@@ -59,6 +59,7 @@ class Call:
     turn: collections.Counter[tuple[Any, ...]] = field(default_factory=collections.Counter)
     experiments: dict[tuple[str, str], str] = field(default_factory=dict)
     params: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    earlier: frozenset[str] | None = None  # params of a resumed run before this call
     notes: list[str] = field(default_factory=list)
     info: dict[str, Any] | None = None
     notice: str | None = None  # to be said about the run that was made
@@ -180,6 +181,15 @@ class Runs:
 
             raise MlflowException(f"the call's run could not be made: {call.error}")
         return call.run
+
+    def earlier_params(self, call: Call, run_id: str) -> frozenset[str]:
+        """Names of the params that a resumed run had before this call; of other runs, none."""
+        resumed = call.run is not None and run_id == call.run.run_id == call.begin.run_id
+        if not resumed or call.begin.announced is not None or call.run is None:
+            return frozenset()
+        if call.earlier is None:
+            call.earlier = frozenset(self.get_run(call.run).data.params)
+        return call.earlier
 
     def home(self, run_id: object, uri: str) -> str:
         """Where a run lives, whatever URI was asked for; `uri` if it is not ours."""

@@ -107,6 +107,7 @@ def test_c025_store_and_experiment_of_the_notebook_hold_in_ranks(
                 return mlflow.get_tracking_uri()
             assert t.distributed() == [mlflow.get_tracking_uri()] * 2
         assert not os.path.exists("mlflow.db")
+        # "mlruns" has the files of this store's runs; a store of its own it is not.
         import pathlib; assert not list(pathlib.Path("mlruns").glob("**/meta.yaml"))
         """
     )

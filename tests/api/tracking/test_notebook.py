@@ -203,6 +203,37 @@ def test_a_run_named_by_the_environment_is_resumed_and_the_variable_stays(
     assert [run.info.run_name for run in all_runs()] == ["earlier"]
 
 
+def test_a_resumed_call_may_log_the_params_of_its_ranks_again(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(lr: float, delay: int) -> None:
+        import time
+
+        import mlflow
+
+        rank = int(os.environ["RANK"])
+        while rank != delay and not os.path.exists(f"{delay}{lr}"):  # that rank is first
+            time.sleep(0.001)
+        mlflow.log_params({"rank": rank, "lr": lr})
+        open(f"{delay}{lr}", "w").close()
+
+    run_id = notebook_run(notebook, train, 0.1, 2)
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    before = mlflow.get_run(run_id).data.params
+    assert before == {"rank": "2", "lr": "0.1", "rank0/rank": "0", "rank1/rank": "1"}
+    for first in range(2):
+        notebook.call(3, train, 0.1, first)
+    assert mlflow.get_run(run_id).data.params == before
+    with pytest.raises(RankFailed, match="Changing param values is not allowed"):
+        notebook.call(3, train, 0.2, 0)
+
+
+def notebook_run(notebook: Notebook, function: Any, *arguments: Any) -> str:
+    """The id of the run of a call on three ranks."""
+    notebook.call(3, function, *arguments)
+    return str(all_runs()[0].info.run_id)
+
+
 def test_ranks_that_tidy_up_or_die_leave_the_notebooks_run_running(notebook: Notebook) -> None:
     """C-062."""
 
