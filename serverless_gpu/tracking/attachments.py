@@ -18,7 +18,7 @@ from serverless_gpu.tracking import held
 from serverless_gpu.tracking.batches import BatchWriter
 from serverless_gpu.tracking.packets import Attach
 from serverless_gpu.tracking.runs import SharedRun
-from serverless_gpu.tracking.trouble import impatient, one_line
+from serverless_gpu.tracking.trouble import impatient, one_line, towards
 
 COMPRESS_ABOVE = 1 << 20  # bytes
 KEPT_OF_LOG = 32 << 20  # of its beginning and of its end each, before compression
@@ -56,7 +56,7 @@ class Attachments:
             self._batches.keep_file(run.uri, run.run_id, folder, path)
             return
         target: Any = _local_repository(run)
-        with impatient(_UPLOAD_S, retries=1):
+        with impatient(_UPLOAD_S, retries=1), towards(run.uri):
             if target is not None:
                 target.log_artifact(str(path), folder or None)
             else:

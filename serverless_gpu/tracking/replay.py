@@ -18,7 +18,7 @@ from serverless_gpu.tracking.making import experiment_id
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.replay_models import COPIED, Models
 from serverless_gpu.tracking.store import pack_metric, unpack_metric
-from serverless_gpu.tracking.trouble import one_line, refused, unreachable, why
+from serverless_gpu.tracking.trouble import one_line, refused, towards, unreachable, why
 from serverless_gpu.tracking.url import without_credentials
 
 _PARENT = "mlflow.parentRunId"
@@ -44,11 +44,12 @@ def replay(path: Path, uri: str, limit_s: float | None = None) -> Replayed:
     done = Replayed()
     writer = _Writer(uri, done)
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    for offset, record in spool.records(path):
-        writer.write(record)
-        spool.mark_written(path, offset)
-        if deadline is not None and time.monotonic() > deadline:
-            return done
+    with towards(uri):
+        for offset, record in spool.records(path):
+            writer.write(record)
+            spool.mark_written(path, offset)
+            if deadline is not None and time.monotonic() > deadline:
+                return done
     done.complete = True
     return done
 

@@ -237,9 +237,12 @@ class _Writer:
         self._tell(Ended(end.call, error or lost or trouble))
 
     def _retry(self, *, at_once: bool) -> None:
-        for done in self._batches.retry(time.monotonic(), at_once=at_once).values():
+        for uri, done in self._batches.retry(time.monotonic(), at_once=at_once).items():
             if done.copied:
                 self._runs.moved(done.copied)
+            if done.refused and not at_once:  # at a call's end it is told of that call
+                text = f"MLflow: the store refused {len(done.refused)} of what was kept for it"
+                self._runs.notices[uri] = f"{text}: {done.refused[0]}"
 
     def _take_up(self) -> None:
         done = self._leftovers.write()

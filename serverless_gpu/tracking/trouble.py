@@ -23,6 +23,7 @@ _CAUSES = re.compile(
     r"\[Errno -?\d+\] ([^'\")>]+)|(timed out|error code \d+|too many \d+ error responses)"
 )
 _UNANSWERED = re.compile(r"API request to .* failed with (\w+ )?(exception|error code (5\d\d|429))")
+_TRACKING_URI = "MLFLOW_TRACKING_URI"
 _TIMEOUT, _RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
@@ -64,13 +65,24 @@ def replay_command(path: Path) -> str:
     return f"serverless-gpu mlflow-replay {path}"
 
 
-@contextlib.contextmanager
-def impatient(seconds: float, retries: int = 0) -> Iterator[None]:
+def towards(uri: str) -> contextlib.AbstractContextManager[None]:
+    """MLflow 2 finds a server's files by the process's own tracking URI, whatever URI is asked."""
+    return _environment({_TRACKING_URI: uri})
+
+
+def impatient(seconds: float, retries: int = 0) -> contextlib.AbstractContextManager[None]:
     """Has MLflow's requests give up soon, or sooner if the user wants that."""
-    before = {name: os.environ.get(name) for name in (_TIMEOUT, _RETRIES)}
+    limits = {}
     for name, limit in ((_TIMEOUT, seconds), (_RETRIES, retries)):
         with contextlib.suppress(ValueError):
-            os.environ[name] = str(int(min(limit, float(before[name] or limit))))
+            limits[name] = str(int(min(limit, float(os.environ.get(name) or limit))))
+    return _environment(limits)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:

@@ -53,7 +53,8 @@ def kept(clean_environment: None, empty_store: Path, tmp_path: Path) -> Spool:
         example = numpy.zeros((1, 1), "float32")
         options = {"input_example": example, "pip_requirements": ["torch"]}
         logged: Any = mlflow.pytorch.log_model(model, "net", **options)
-        mlflow.log_metric("accuracy", 0.5, model_id=getattr(logged, "model_id", None))
+        known = {"model_id": logged.model_id} if hasattr(logged, "model_id") else {}
+        mlflow.log_metric("accuracy", 0.5, **known)
     mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
     return spool
 
