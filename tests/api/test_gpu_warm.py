@@ -64,8 +64,12 @@ def run(script: str, tmp_path: Path, **environment: str) -> str:
 
 def test_each_rank_finds_a_context_on_its_own_gpu(tmp_path: Path) -> None:
     script = """
-spares(2)
+owner = spares(2)
 gpu_warm.begin()
+limit = time.monotonic() + 60
+while len(owner.core.warm_spares()) < 2:  # a call that takes them before makes its own contexts
+    assert time.monotonic() < limit, "no spare is warm"
+    time.sleep(0.01)
 @distributed(gpus=2)
 def told():
     return await_lines(os.getpid())
