@@ -13,7 +13,7 @@ from serverless_gpu import accelerator, gpu_claims
 GPUS = accelerator.detect().count if accelerator.machine().state == "ready" else 0
 #: For `pytestmark`.
 needs_gpu = [pytest.mark.skipif(GPUS == 0, reason="no GPU here"), pytest.mark.timeout(150)]
-several = pytest.mark.skipif(GPUS < 2, reason="one GPU here")
+several = pytest.mark.skipif(GPUS < 2, reason="fewer than two GPUs here")
 
 #: What all ranks get from summing their number, counted from 1.
 EXPECTED = [GPUS * (GPUS + 1) / 2] * GPUS
