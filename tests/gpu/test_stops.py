@@ -137,6 +137,24 @@ def test_a_quiet_call_and_a_timeout_say_which_rank_waits_in_which_nccl_collectiv
         assert "synchronize" in text, text
 
 
+def test_a_collective_that_waits_for_a_kernel_before_it_is_told_too() -> None:
+    @distributed(gpus=GPUS, timeout=6)
+    def behind() -> None:
+        import torch
+
+        join()
+        x = torch.ones(1 << 20, device="cuda")
+        dist.all_reduce(x)
+        torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+
+    with pytest.raises(DistributedTimeoutError) as caught:
+        behind.distributed()
+    who = "[0] waits" if GPUS == 1 else f"[0-{GPUS - 1}] wait"
+    assert f"{who} in all_reduce (its collective 2) for" in str(caught.value), caught.value
+
+
 def test_a_warning_of_nccl_reaches_the_output(capfd: pytest.CaptureFixture[str]) -> None:
     @distributed(gpus=GPUS, env={"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=nosuch0"})
     def unconnected() -> None:
