@@ -65,6 +65,22 @@ def test_the_next_run_of_a_place_is_known_before_the_tracker_has_even_looked(
     assert before <= made.info.start_time <= after
 
 
+def test_a_store_of_plain_files_makes_announced_runs_too(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{os.getcwd()}/files")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    first = first_run(notebook)
+    with stopped(notebook):
+        run = notebook.begin()
+        known = run.info()
+    assert known is not None and known.run_id != first.run_id
+    run.end("FINISHED", timeout=LIMIT_S)
+    made = MlflowClient(tracking_uri=known.tracking_uri).get_run(known.run_id)
+    assert (made.info.run_name, made.info.status) == (known.name, "FINISHED")
+    assert made.info.artifact_uri == known.artifact_uri
+
+
 def test_a_name_of_the_users_is_the_name(notebook: Notebook) -> None:
     first_run(notebook, "first")
     with stopped(notebook):
