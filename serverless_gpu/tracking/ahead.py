@@ -51,7 +51,8 @@ class Ahead:
         if known.begin != _place(begin) or known.file != _file(known.info.tracking_uri):
             return begin, None
         name = self._names.pop()  # also where the user has chosen one: it is one run more
-        made = Announced(uuid.uuid4().hex, begin.run_name or name)
+        experiment = known.info.experiment_id
+        made = Announced(uuid.uuid4().hex, begin.run_name or name, experiment)
         begin = begin._replace(announced=made)
         return begin, _renumbered(known.info, made)
 

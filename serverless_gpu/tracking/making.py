@@ -18,6 +18,7 @@ from typing import Any
 from serverless_gpu.tracking import fresh, settings, surroundings, ui, url
 from serverless_gpu.tracking.packets import Announced, Begin
 from serverless_gpu.tracking.spool import Spool
+from serverless_gpu.tracking.trouble import refused
 
 STAND_IN_EXPERIMENT = "kept"
 
@@ -38,21 +39,28 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[An
         store.update_run_info(begin.run_id, _RUNNING, None, None)
         return store.get_run(begin.run_id), None
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     client = MlflowClient(tracking_uri=uri)
     tags = _tags(begin)
     if begin.parent_run_id:
         tags["mlflow.parentRunId"] = begin.parent_run_id
+    wanted = begin.announced
+    name = wanted.name if wanted else begin.run_name
+    if wanted is not None:
+        try:
+            with _next_run_id(store, wanted):
+                return client.create_run(wanted.experiment_id, begin.started_ms, tags, name), None
+        except MlflowException as error:
+            if not refused(error):  # else its experiment has gone: another, or a clear error
+                raise
     known, notice = begin.experiment_id, None
     if known is not None and not _exists(client.get_experiment, known):
         notice = f"MLflow: no experiment {known} in this store; using {begin.experiment!r}"
         known = None
         tags.pop("mlflow.parentRunId", None)  # it is in the other store as well
     experiment = known or experiment_id(client, uri, begin.experiment)
-    wanted = begin.announced
-    name = wanted.name if wanted else begin.run_name
-    with _next_run_id(store, wanted):
-        return client.create_run(experiment, begin.started_ms, tags, name), notice
+    return client.create_run(experiment, begin.started_ms, tags, name), notice
 
 
 def names(store: Any, count: int) -> tuple[str, ...]:
@@ -76,10 +84,10 @@ def _id_source(store: Any) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _next_run_id(store: Any, wanted: Announced | None) -> Iterator[None]:
+def _next_run_id(store: Any, wanted: Announced) -> Iterator[None]:
     """Has the store draw this id first; MLflow has no argument for it."""
-    source = _id_source(store) if wanted is not None else None
-    if source is None or wanted is None:
+    source = _id_source(store)
+    if source is None:
         yield
         return
     real = source["uuid"]

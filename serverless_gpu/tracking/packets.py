@@ -66,6 +66,7 @@ class Announced(NamedTuple):
 
     run_id: str
     name: str
+    experiment_id: str
 
 
 class Begin(NamedTuple):
