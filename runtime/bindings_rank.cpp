@@ -42,6 +42,10 @@ py::object next_request(RankAgent& agent) {
         if (auto m = agent.take()) {
             const auto* execute = std::get_if<Execute>(&m->body);
             if (!execute) return py::none();
+            {
+                const py::gil_scoped_release unlocked;
+                agent.settle();
+            }
             py::list frames;
             for (const auto& f : m->frames) frames.append(py::bytes(f));
             return py::make_tuple(execute->call, execute->rank, execute->world, execute->mode,

@@ -44,6 +44,8 @@ public:
     int request_fd() const { return requests_ready_.fd(); }  // readable when take() has something
     // An Execute or a Quit. A Warm is carried out on the way.
     std::optional<Message> take();
+    // Before user code: waits for a CUDA context that is being made (gpu/warm.h says why).
+    void settle() { warmer_.settle(); }
 
     // The message is in the system's hands when it returns. Blocks while the pool is slow to read.
     // False if the pool is gone or the message is too long for a packet.

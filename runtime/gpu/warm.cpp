@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kNotInitialised = 3;
+constexpr int kLookMs = 100;  // if there is no descriptor to be told by
 
 using Context = void*;
 
@@ -105,10 +106,11 @@ void ContextWarmer::want(int device, const std::optional<std::string>& visible) 
         sigset_t before;
         sigfillset(&all);
         pthread_sigmask(SIG_BLOCK, &all, &before);
+        busy_ = true;  // it begins with loading the driver's library
         try {
             thread_ = std::thread([this] { work(); });
         } catch (const std::system_error&) {
-            // Out of threads: the rank stays cold.
+            busy_ = false;  // out of threads: the rank stays cold
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
@@ -119,23 +121,51 @@ void ContextWarmer::want(int device, const std::optional<std::string>& visible) 
     changed_.notify();
 }
 
+void ContextWarmer::settle() {
+    if (!thread_.joinable() || ::getpid() != owner_) return;
+    for (;;) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!busy_ && (!wanted_ || ended_)) return;
+        }
+        pollfd item{settled_.fd(), POLLIN, 0};
+        ::poll(&item, 1, kLookMs);
+        settled_.take();
+    }
+}
+
 void ContextWarmer::work() {
     ::prctl(PR_SET_NAME, "sgpu-warm");
+    make_contexts();
+    {
+        const std::lock_guard lock(mutex_);
+        busy_ = false;
+        ended_ = true;
+    }
+    settled_.notify();
+}
+
+void ContextWarmer::make_contexts() {
     const auto cuda = Cuda::load(library_);
     if (!cuda) return;
     Held held(*cuda);
     for (;;) {
-        pollfd item{changed_.fd(), POLLIN, 0};
-        ::poll(&item, 1, -1);
-        if (item.revents & POLLNVAL) return;  // user code has closed what is ours
-        changed_.take();
         std::optional<int> device;
         {
             const std::lock_guard lock(mutex_);
             if (stop_) return;
             device = std::exchange(wanted_, std::nullopt);
+            busy_ = device.has_value();
         }
-        if (device) held.hold(*device);
+        if (device) {
+            held.hold(*device);
+            continue;
+        }
+        settled_.notify();
+        pollfd item{changed_.fd(), POLLIN, 0};
+        ::poll(&item, 1, -1);
+        if (item.revents & POLLNVAL) return;  // user code has closed what is ours
+        changed_.take();
     }
 }
 

@@ -37,15 +37,24 @@ public:
     // CUDA_VISIBLE_DEVICES, absent unsets it.
     void want(int device, const std::optional<std::string>& visible);
 
+    // Waits for what was wanted to be done. To be called before user code: the driver reads the
+    // environment while it starts, and whoever changes that meanwhile crashes the process. The
+    // context is what that code would wait for anyway.
+    void settle();
+
 private:
     void work();
+    void make_contexts();
 
     const std::string library_;
     int owner_ = 0;  // the process that started the thread
     std::mutex mutex_;
     std::optional<int> wanted_;
+    bool busy_ = false;   // the worker is in the driver
+    bool ended_ = false;  // the worker has: nothing that is wanted is done any more
     bool stop_ = false;
     EventFd changed_;  // a condition variable could not be destroyed in a forked child
+    EventFd settled_;  // busy_ has become false
     std::thread thread_;
 };
 

@@ -78,6 +78,18 @@ print(told.distributed())
     assert run(script, tmp_path) == "[['init all', 'retain 0'], ['init all', 'retain 1']]\n"
 
 
+def test_user_code_begins_when_the_driver_is_done_with_the_environment(tmp_path: Path) -> None:
+    script = """
+spares(2)
+gpu_warm.begin()
+@distributed(gpus=2)
+def told():
+    return lines(os.getpid())
+print(told.distributed())
+"""
+    assert run(script, tmp_path) == "[['init all', 'retain 0'], ['init all', 'retain 1']]\n"
+
+
 def test_a_cell_that_speaks_of_distributed_begins_it(tmp_path: Path) -> None:
     script = """
 from types import SimpleNamespace

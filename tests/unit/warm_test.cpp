@@ -125,11 +125,31 @@ TEST(ContextWarmer, GivesUpAContextForAnother) {
     EXPECT_THAT(told, ElementsAre("init all", "retain 1", "retain 2", "release 1"));
 }
 
+TEST(ContextWarmer, SettledItIsNotInTheDriverAnyMore) {
+    const auto told = told_by([] {
+        ContextWarmer warmer(SGPU_FAKE_CUDA_LIBRARY);
+        warmer.settle();  // nothing was wanted
+        warmer.want(0, std::nullopt);
+        await_line("init all");
+        warmer.settle();
+        const std::string log = std::getenv("SGPU_FAKE_CUDA_LOG");
+        std::ifstream file(log);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        if (text.find("retain 0") == std::string::npos) ::_exit(1);
+        warmer.want(1, std::nullopt);
+        await_line("release 0");
+        warmer.settle();
+    });
+    EXPECT_THAT(told, ElementsAre("init all", "retain 0", "retain 1", "release 0"));
+}
+
 TEST(ContextWarmer, WithoutADriverNothingHappens) {
     const auto told = told_by([] {
         ContextWarmer warmer("libno-such-thing.so.1");
         warmer.want(0, std::nullopt);
+        warmer.settle();
         warmer.want(1, std::nullopt);
+        warmer.settle();
     });
     EXPECT_THAT(told, IsEmpty());
 }
