@@ -132,8 +132,7 @@ TEST(ContextWarmer, SettledItIsNotInTheDriverAnyMore) {
         warmer.want(0, std::nullopt);
         await_line("init all");
         warmer.settle();
-        const std::string log = std::getenv("SGPU_FAKE_CUDA_LOG");
-        std::ifstream file(log);
+        std::ifstream file(std::getenv("SGPU_FAKE_CUDA_LOG"));
         const std::string text{std::istreambuf_iterator<char>(file), {}};
         if (text.find("retain 0") == std::string::npos) ::_exit(1);
         warmer.want(1, std::nullopt);
