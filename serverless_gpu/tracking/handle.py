@@ -67,11 +67,14 @@ class RunHandle:
     def rank_config(self, rank: int) -> dict[str, Any]:
         """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
         socket_path, connected = self._tracker._address()
+        uri = self._begin.tracking_uri
+        if uri is None and self._begin.announced and self._info:
+            uri = self._info.tracking_uri  # what each rank would find by looking into the folder
         return {
             "socket": socket_path,
             "call": self._begin.call,
             "rank": rank,
-            "tracking_uri": self._begin.tracking_uri,
+            "tracking_uri": uri,
             "experiment": self._begin.experiment,
             "experiment_id": self._begin.experiment_id,
             "starting": not connected,
