@@ -109,8 +109,11 @@ void bind_rank(py::module_& m) {
         .def_property_readonly("busy", &RankAgent::busy)
         .def_property_readonly("cut_fd", &RankAgent::cut_fd)
         .def(
-            "mark_message",
-            [](RankAgent& a) { return a.output().mark(RankOutput::MarkFor::message); }, unlocked)
+            "mark_display",
+            [](RankAgent& a) { return a.output().mark(RankOutput::MarkFor::display); }, unlocked)
+        .def(
+            "mark_done", [](RankAgent& a) { return a.output().mark(RankOutput::MarkFor::done); },
+            unlocked)
         .def("done", &send_done, "call"_a, "ok"_a, "frames"_a, "fd"_a, "mark"_a, "raised_ns"_a,
              "startup"_a)
         .def("display", &send_display, "call"_a, "mark"_a, "type"_a, "content"_a, "fd"_a);

@@ -140,8 +140,7 @@ std::uint32_t RankOutput::mark(MarkFor what) {
     (void)write_all();
     // After ours: C stdio holds the begin of a line at most, which Python's lines do not wait for.
     std::fflush(nullptr);
-    // The last number again: the pool has passed it, so the message's place is where it arrives.
-    if (what == MarkFor::message && all_is_read()) return marks_ - marks_ % 2;
+    if (what == MarkFor::done && all_is_read()) return marks_ - marks_ % 2;
     const std::uint32_t number = put_mark(what);
     return write_all() == Flushed::done ? number : 0;
 }
@@ -156,7 +155,7 @@ bool RankOutput::all_is_read() const {
 
 // REQUIRES: writing_ is held.
 std::uint32_t RankOutput::put_mark(MarkFor what) {
-    const std::uint32_t parity = what == MarkFor::message ? 0 : 1;
+    const std::uint32_t parity = what == MarkFor::stream_switch ? 1 : 0;
     do {
         ++marks_;
     } while (marks_ % 2 != parity);

@@ -54,10 +54,10 @@ public:
     void flush_due();
 
     // Flushes, C stdio too, and writes a mark into both pipes, even if descriptors 1 and 2 have
-    // been redirected. Returns its number, 0 if it could not be written in 10 seconds. A message
-    // before which the pool has read all there is gets the last number again, and nothing is
-    // written.
-    enum class MarkFor { message, stream_switch };
+    // been redirected. Returns its number, 0 if it could not be written in 10 seconds. The end
+    // of a call before which the pool has read all there is gets the last number again, and nothing
+    // is written. A display always has a mark: what follows it must not be read before it.
+    enum class MarkFor { display, done, stream_switch };
     std::uint32_t mark(MarkFor what);
 
     // The object of this process; null if there is none, and where it is not a rank.

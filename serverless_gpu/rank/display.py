@@ -28,7 +28,7 @@ def send(message_type: str, content: dict[str, Any]) -> None:
         with open(fd, "wb", closefd=False) as f:
             f.write(data)
     streams.flush()
-    process.agent.display(process.call, process.agent.mark_message(), message_type, data, fd)
+    process.agent.display(process.call, process.agent.mark_display(), message_type, data, fd)
     if fd >= 0:
         os.close(fd)
 

@@ -90,7 +90,7 @@ class RankProcess:
         names = cells.variables_frame() if mode in ("function", "cell") else []
         frames = [*payload.frames, *names]
         streams.flush()
-        mark = self.agent.mark_message()
+        mark = self.agent.mark_done()
         self.agent.done(self.call, ok, frames, payload.fd, mark, raised_ns, startup.take())
         payload.close()
 

@@ -122,7 +122,7 @@ void done_with_buffer_and_die(const FakeRank& rank, const std::string& text) {
     print(buffer.get(), text);
     rank.agent.end_work();
     rank.agent.send(
-        Done{rank.call, true, rank.agent.output().mark(RankOutput::MarkFor::message), 0, 0},
+        Done{rank.call, true, rank.agent.output().mark(RankOutput::MarkFor::done), 0, 0},
         {"in a buffer"}, buffer.get());
     ::kill(::getpid(), SIGKILL);
 }
@@ -229,7 +229,7 @@ const std::map<std::string, Deed> kDeeds = {{"ok", ok},
 
 void FakeRank::answer(bool ok, const std::string& text) const {
     agent.end_work();
-    const auto mark = agent.output().mark(RankOutput::MarkFor::message);
+    const auto mark = agent.output().mark(RankOutput::MarkFor::done);
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const auto raised = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
     agent.send(Done{call, ok, mark, ok ? 0 : raised, 0}, {text}, -1);

@@ -33,7 +33,7 @@ void no_newline(const FakeRank& rank, const std::string& megabytes) {
 void displays(const FakeRank& rank, const std::string& count) {
     for (int i = 0; i < std::atoi(count.c_str()); ++i) {
         print(1, "before " + std::to_string(i) + "\n");
-        const auto mark = rank.agent.output().mark(RankOutput::MarkFor::message);
+        const auto mark = rank.agent.output().mark(RankOutput::MarkFor::display);
         rank.agent.send(Display{rank.call, mark, "display_data"}, {std::to_string(i)}, -1);
     }
     print(2, "an error\n");
@@ -50,7 +50,7 @@ void half_mark(const FakeRank& rank, const std::string&) {
 
 // A mark that promises a message, and more output after it than a pipe holds.
 void mark_alone(const FakeRank& rank, const std::string&) {
-    rank.agent.output().mark(RankOutput::MarkFor::message);
+    rank.agent.output().mark(RankOutput::MarkFor::display);
     for (int i = 0; i < 40; ++i) print(1, std::string(50'000, 'z') + "\n");
     rank.answer(true, "");
 }

@@ -105,7 +105,7 @@ TEST_F(RankOutputTest, ChangesOfTheStreamAreMarkedInBothPipes) {
 
 TEST_F(RankOutputTest, AMessageHasAnEvenMarkBehindWhatWasWrittenBefore) {
     write(Stream::out, "begun");
-    const std::uint32_t mark = output_->mark(RankOutput::MarkFor::message);
+    const std::uint32_t mark = output_->mark(RankOutput::MarkFor::display);
     write(Stream::out, " later\n");
     end();
     EXPECT_EQ(mark, 2U);
@@ -147,13 +147,27 @@ TEST_F(RankOutputTest, AFullPipeHoldsUpTheWriterForAMomentAndLosesNothing) {
     EXPECT_EQ(out_, text);
 }
 
+TEST_F(RankOutputTest, TheEndOfACallNeedsNoMarkOnceAllIsReadButADisplayDoes) {
+    write(Stream::out, "line\n");
+    const std::uint32_t unread = output_->mark(RankOutput::MarkFor::done);
+    for (OutputPipe& pipe : pipes_) pipe.read_some();
+    const std::uint32_t read = output_->mark(RankOutput::MarkFor::done);
+    const std::uint32_t display = output_->mark(RankOutput::MarkFor::display);
+    end();
+    EXPECT_EQ(unread, 2U);
+    EXPECT_EQ(read, 2U);
+    EXPECT_EQ(display, 4U);
+    EXPECT_EQ(out_, "line\n<2><4>");
+    EXPECT_EQ(err_, "<2><4>");
+}
+
 TEST_F(RankOutputTest, ARedirectedDescriptorTakesTheTextAndMarksStillGoToThePool) {
     UniqueFd file(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (!file) GTEST_SKIP() << "no O_TMPFILE here";
     ::dup2(file.get(), 1);
     write(Stream::err, "said\n");
     write(Stream::out, "into the file\n");
-    const std::uint32_t mark = output_->mark(RankOutput::MarkFor::message);
+    const std::uint32_t mark = output_->mark(RankOutput::MarkFor::display);
     std::array<char, 100> room{};
     const ssize_t size = ::pread(file.get(), room.data(), room.size(), 0);
     end();
