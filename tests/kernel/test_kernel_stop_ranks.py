@@ -20,7 +20,7 @@ from tests.support.kernel_client import PATIENCE, Run, TestKernel
 ENV = {"SERVERLESS_GPU_ACCELERATOR": "cpu", "SERVERLESS_GPU_MLFLOW": "off"}
 
 PREAMBLE = """
-import ctypes, os, signal, threading, time
+import ctypes, os, signal, sys, threading, time
 import serverless_gpu
 from serverless_gpu import call, distributed
 call.GRACE = 1.0
@@ -108,7 +108,14 @@ STATES: dict[str, tuple[str, bool]] = {
         "    except Exception as error: ended.append(error)\n"
         "ended = []; thread = threading.Thread(target=background); thread.start()\n"
         "while not call.one_call.locked(): time.sleep(0.01)\n"
-        "say(); long.distributed()",
+        "def place():\n"
+        "    frame = sys._current_frames()[threading.main_thread().ident]\n"
+        "    return frame.f_code.co_name, frame.f_lasti\n"
+        "def watch():\n"  # says so once the cell stands still where it waits for its turn
+        "    seen = ()\n"
+        "    while seen != place() or seen[0] != '_turn': seen = place(); time.sleep(0.05)\n"
+        "    say()\n"
+        "threading.Thread(target=watch).start(); long.distributed()",
         False,
     ),
 }
