@@ -14,9 +14,9 @@ _SUSPICIOUS = re.compile(r"^[ \t\f]*(?:[%!/,;]|>>>|\.\.\.|In ?\[)|\?|=[ \t]*[%!]
 def transformed(shell: Any, cell: str) -> str | None:
     """What `shell.transform_cell(cell)` would return, if that is the cell as it is; else None.
 
-    None if in doubt. IPython tokenizes a cell several times to find out, which takes it three
-    times what Python needs to parse it. Cells of one line are never plain: automagic and autocall
-    look at them.
+    None if in doubt. IPython tokenizes a cell several times to find out, which takes it, for a
+    long one, four times as long as Python takes to parse it. Cells of one line are never plain:
+    automagic and autocall look at them.
     """
     if cell[:1].isspace() or "\n" not in cell.rstrip("\n"):
         return None

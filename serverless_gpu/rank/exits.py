@@ -31,8 +31,8 @@ def leave_inherited_here() -> None:
 
 
 def _leave_finalizers() -> None:
-    """torch alone has hundreds, to undo registrations. Merely looking through them copies as many
-    pages in each rank."""
+    """torch alone has more than a hundred, to undo registrations. Merely looking through them
+    copies as many pages in each rank."""
     global _last_inherited
     registry: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})
     for finalizer in list(registry):

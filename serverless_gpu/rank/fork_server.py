@@ -60,7 +60,7 @@ def warm_up() -> dict[str, float]:
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # store errors would print C++ stacks
     times = {}
-    gc.disable()  # imports make little garbage, and looking for it takes a quarter of their time
+    gc.disable()  # imports make little garbage, and looking for it takes a fifth of their time
     _notice_cuda("what Python runs at its start (a .pth file or sitecustomize)")
     for name in names:
         start = time.perf_counter()
