@@ -7,22 +7,22 @@ import pickle
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .. import serialize
 from . import process_group
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Taken:
     """What was taken over from the notebook at the last call. A session's rank takes over what has
     changed since, so what its own cells have set stays."""
 
-    packed: bytes = b""
-    env: dict[str, str] = field(default_factory=dict)
-    cwd: str = ""
-    path: list[str] = field(default_factory=list)
+    packed: bytes
+    env: dict[str, str]
+    cwd: str
+    path: list[str]
 
 
 _taken: _Taken | None = None

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .. import _core, rank, serialize
@@ -98,7 +99,7 @@ class RankProcess:
         self, mode: str, context: dict[str, Any], frames: list[bytes], fd: int
     ) -> serialize.Payload:
         environment.apply(context, self.rank, self.world)
-        work = _work_of(mode)
+        work = _WORK[mode]
         try:
             self.agent.begin_work(self.call, self.world)
             result = work(context, frames, fd)
@@ -121,11 +122,13 @@ class RankProcess:
                 continue
 
 
-def _work_of(mode: str) -> Any:
-    """What does the work of a call; takes its context, frames and descriptor."""
-    if mode == "function":
-        return functions.run
-    return {"cell": cells.run, "complete": cells.complete, "inspect": cells.inspect}[mode]
+#: What does the work of a call, by its mode; takes its context, frames and descriptor.
+_WORK: dict[str, Callable[[dict[str, Any], list[bytes], int], Any]] = {
+    "function": functions.run,
+    "cell": cells.run,
+    "complete": cells.complete,
+    "inspect": cells.inspect,
+}
 
 
 def _dump_failure(failure: RankFailure) -> serialize.Payload:

@@ -276,9 +276,10 @@ def arrange() -> None:
         _state.backend, _state.fresh = None, False
         if torch.cuda.is_available():
             _start_aborter()
-        with startup.timed(_group_name(backend)):
+        name = _group_name(backend)
+        with startup.timed(name):
             init(backend, *args, **kwargs)
-        startup.group_made(_group_name(backend))
+        startup.group_made(name)
         _note_backend(dist.get_backend())
 
     @functools.wraps(destroy)

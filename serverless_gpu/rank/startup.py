@@ -17,13 +17,23 @@ CUDA, NCCL = "CUDA", "NCCL"
 
 #: The first of these that a rank calls makes the communicator, while it waits for its peers.
 _COLLECTIVES = (
-    *("all_reduce", "broadcast", "barrier", "reduce", "scatter", "gather", "all_gather"),
-    *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all"),
-    *("all_to_all_single", "all_gather_object", "broadcast_object_list", "gather_object"),
-    *(
-        "monitored_barrier",
-        "_verify_params_across_processes",
-    ),  # the latter: DistributedDataParallel
+    "all_reduce",
+    "broadcast",
+    "barrier",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "monitored_barrier",
+    "_verify_params_across_processes",  # DistributedDataParallel's
 )
 
 _seconds: dict[str, float] = {}  # since the last take(), by name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from serverless_gpu import _core, accelerator, call, distributed, gpu_claims, pool, sessions
+from serverless_gpu import accelerator, call, distributed, gpu_claims, sessions
 from tests.support import fake_gpus
+from tests.support.leftovers import nothing_left  # noqa: F401
 from tests.support.stopping import Ready, Stopper
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """No process that a test started outlives the tests."""
-    before = {pid for pid, _, _ in _core.descendants(os.getpid())}
-    yield
-    pool.stop()
-    left = [one for one in _core.descendants(os.getpid()) if one[0] not in before]
-    assert not left, f"still running: {left}"
 
 
 @pytest.fixture(autouse=True)

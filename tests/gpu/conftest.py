@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,10 @@ import pytest
 # Behind the installed package: the sources beside these tests have no extension modules.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from serverless_gpu import _core, distributed, pool, sessions
+from serverless_gpu import distributed, pool, sessions
 from tests.support.gpu_ranks import total
 from tests.support.gpus import GPUS, Measured, Reduce
+from tests.support.leftovers import nothing_left  # noqa: F401
 from tests.support.stopping import Ready, Stopper
 
 _figures = pytest.StashKey[list[str]]()
@@ -39,16 +39,6 @@ def measured(request: pytest.FixtureRequest) -> Measured:
         request.config.stash[_figures].append(f"{what:<60} {value:10.3f} {unit}")
 
     return note
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """No process that a test started outlives the tests."""
-    before = {pid for pid, _, _ in _core.descendants(os.getpid())}
-    yield
-    pool.stop()
-    left = [one for one in _core.descendants(os.getpid()) if one[0] not in before]
-    assert not left, f"still running: {left}"
 
 
 @pytest.fixture(autouse=True)
