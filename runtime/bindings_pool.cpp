@@ -118,6 +118,17 @@ py::dict dead_children(const RankPool& pool) {
     return all;
 }
 
+py::dict log_losses(const RankPool& pool) {
+    py::dict all;
+    for (const auto& [call, ranks] : pool.log_losses()) {
+        py::dict losses;
+        for (const auto& [rank, loss] : ranks)
+            losses[py::int_(rank)] = py::make_tuple(loss.refused, loss.error, loss.rotated);
+        all[py::int_(call)] = std::move(losses);
+    }
+    return all;
+}
+
 py::dict view(const CallTicket& ticket) {
     const CallView v = ticket.view();
     py::list states;
@@ -236,6 +247,9 @@ void bind_pool(py::module_& m) {
         .def("dead_children", &dead_children,
              "Children that died unasked, each with `pid`, `status`, `exit_known`, `memory`.")
         .def("log_path", &RankPool::log_path)
+        .def("log_losses", &log_losses,
+             "What logs of ended calls lack, by call and rank: bytes that the system refused, its "
+             "errno, bytes that made room.")
         .def_property_readonly(
             "output_fd", &RankPool::output_fd,
             "Readable when there is output to take, or the pool has broken. The pool's own.")

@@ -131,6 +131,16 @@ void PoolThread::show_late(CallId id, RunningCall& call, Clock::time_point now) 
     call.late = call.mux.next_due().has_value();
     if (call.late) return;
     for (RankLog& log : call.logs) log.rest();
+    note_losses(id, call);
+}
+
+void PoolThread::note_losses(CallId id, const RunningCall& call) {
+    const std::lock_guard lock(pool_.mutex_);
+    for (std::size_t i = 0; i < call.logs.size(); ++i)
+        if (const LogLoss loss = call.logs[i].loss(); loss.any())
+            pool_.log_losses_[id][call.request.members[i].rank] = loss;
+    while (pool_.log_losses_.size() > CallLogs::kKeptCalls)
+        pool_.log_losses_.erase(pool_.log_losses_.begin());
 }
 
 void PoolThread::message(ChildId id, Child& child, Message message) {
@@ -240,6 +250,7 @@ void PoolThread::finish_if_over(CallId id, RunningCall& call) {
         log.rest();
     }
     logs_.set_size(id, logged);
+    note_losses(id, call);
     const bool failed = call.state.cause() == EndCause::failure;
     const auto memory = failed ? memory_.verdict(memory_seen_, memory_.count()) : OutOfMemory::no;
     for (std::size_t i = 0; i < call.outcomes.size(); ++i) {

@@ -88,6 +88,7 @@ private:
     void message(ChildId id, Child& child, Message message);
     void show(CallId id, std::vector<Chunk> chunks);
     void show_late(CallId id, RunningCall& call, Clock::time_point now);
+    void note_losses(CallId id, const RunningCall& call);
     void carry_out(RunningCall& call, const std::vector<Order>& orders);
     void finish_if_over(CallId id, RunningCall& call);
     void rank_ended(Child& child, RankState how, RankOutcome outcome, Clock::time_point at);

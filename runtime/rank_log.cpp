@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 
@@ -19,19 +21,52 @@ void RankLog::write(std::string_view bytes) {
     while (!bytes.empty()) {
         if (left_ == 0) next_part();
         if (!fd_) open();
-        if (!fd_) return;
         const auto part = bytes.substr(0, left_);
-        (void)!::write(fd_.get(), part.data(), part.size());
-        left_ -= part.size();
-        kept_ += part.size();
-        bytes.remove_prefix(part.size());
+        const std::size_t put = tell_refused() ? append(part) : 0;
+        left_ -= put;
+        kept_ += put;
+        if (put < part.size()) {
+            refused_ += bytes.size() - put;
+            return;
+        }
+        bytes.remove_prefix(put);
     }
+}
+
+// What the system took of it.
+std::size_t RankLog::append(std::string_view bytes) {
+    std::size_t put = 0;
+    while (fd_ && put < bytes.size()) {
+        const ssize_t n = ::write(fd_.get(), bytes.data() + put, bytes.size() - put);
+        if (n <= 0) {
+            error_ = n < 0 ? errno : EIO;
+            break;
+        }
+        put += static_cast<std::size_t>(n);
+    }
+    return put;
+}
+
+// False while the system refuses that, too: nothing may follow a gap unannounced.
+bool RankLog::tell_refused() {
+    if (told_ == refused_) return true;
+    if (!fd_) return false;
+    const std::string note = "\n(" + std::to_string(refused_ - told_) +
+                             " bytes are missing here: " + std::strerror(error_) + ")\n";
+    const off_t end = ::lseek(fd_.get(), 0, SEEK_END);
+    if (append(note) < note.size()) {
+        (void)!::ftruncate(fd_.get(), end);
+        return false;
+    }
+    told_ = refused_;
+    return true;
 }
 
 void RankLog::open() {
     std::error_code ignored;
     fs::create_directories(fs::path(path_).parent_path(), ignored);
     fd_.reset(::open(part_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!fd_) error_ = errno;
 }
 
 std::string RankLog::part_path() const {

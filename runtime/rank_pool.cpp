@@ -267,6 +267,11 @@ std::string RankPool::log_path(CallId call, int rank) const {
     return CallLogs(folder_ + "/logs").path(call, rank);
 }
 
+std::map<CallId, std::map<int, LogLoss>> RankPool::log_losses() const {
+    const std::lock_guard lock(mutex_);
+    return log_losses_;
+}
+
 std::string RankPool::trouble() const {
     const std::lock_guard lock(mutex_);
     return trouble_;

@@ -11,6 +11,7 @@
 
 #include "runtime/gpu/warm_plan.h"
 #include "runtime/output_queue.h"
+#include "runtime/rank_log.h"
 #include "runtime/ticket.h"
 
 namespace sgpu {
@@ -107,6 +108,9 @@ public:
     std::map<ChildId, DeadChild> dead_children() const;
     const std::string& folder() const { return folder_; }
     std::string log_path(CallId call, int rank) const;
+    // Of the calls whose logs are kept, what is missing there, by rank; only of those that have
+    // ended.
+    std::map<CallId, std::map<int, LogLoss>> log_losses() const;
     // "" while all is well, else one line on what died. A pool with a dead guard is of no more use.
     std::string trouble() const;
     bool broken() const;
@@ -131,6 +135,7 @@ private:
     std::deque<ChildId> spares_;  // forked or ordered, and nobody's
     WarmPlan warmth_;
     std::map<ChildId, DeadChild> dead_;
+    std::map<CallId, std::map<int, LogLoss>> log_losses_;
     std::string trouble_;
     bool broken_ = false;
     bool ended_ = false;  // nobody takes what is posted

@@ -17,6 +17,7 @@ from . import (
     accelerator,
     gpu_report,
     hosts,
+    logs,
     outcome,
     output,
     pool,
@@ -156,9 +157,11 @@ def _run(
     presses.began(ticket.id)
     _watch(owner, group, ticket, line, sink)
     out.finish(ticket.id)
+    if lacking := logs.lacking(owner, ticket.id):
+        host.stream(parent, "stderr", lacking.encode())
     ended = outcome.collect(owner, ticket, group.world, options.timeout, presses)
     if handle is not None:
-        handle.log_folder(str(owner.folder / "logs" / f"call-{ticket.id}"), "logs")
+        handle.log_folder(str(logs.folder(owner, ticket.id)), "logs")
     _finish_tracking(handle, ended)
     line.finish(*outcome.final_words(ended), began=ended.began, startup=ended.startup)
     if track == "always":

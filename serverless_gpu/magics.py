@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 
-from . import _core, accelerator, call, gpu_warm, pool
+from . import _core, accelerator, call, gpu_warm, logs, pool
 from .errors import CellSyntaxError, parse_ranks
 from .sessions import session
 
@@ -146,19 +145,8 @@ class Magics:
 
     def _logs(self, ranks: str | None) -> None:
         owner = pool.running()
-        folder = owner.folder / "logs" if owner is not None else None
-        calls = sorted(folder.glob("call-*"), key=_number) if folder and folder.is_dir() else []
-        if not calls:
-            print("No rank has written anything yet.")
-            return
-        wanted = _ranks(ranks)
-        files: dict[int, list[Path]] = {}  # by rank, the parts of its log in their order
-        for path in sorted(calls[-1].glob("rank-*.log*")):
-            files.setdefault(_number(path), []).append(path)
-        chosen = {rank: files[rank] for rank in sorted(files) if wanted is None or rank in wanted}
-        for rank, parts in chosen.items():
-            print(f"--- rank {rank} ({', '.join(map(str, parts))})")
-            sys.stdout.write(_excerpt(parts, _MOST_LOG // len(chosen)))
+        text = logs.of_last_call(owner, _ranks(ranks)) if owner is not None else ""
+        sys.stdout.write(text or "No rank has written anything yet.\n")
 
     def _doctor(self, _: str | None) -> None:
         from . import doctor
@@ -167,33 +155,3 @@ class Magics:
 
 
 _EMPTY_LINES = re.compile(r"\A(?:[ \t]*\n)+")
-
-
-def _number(path: Path) -> int:
-    """Of `call-12` and `rank-3.log.1`: 12 and 3."""
-    return int(path.name.partition(".")[0].rpartition("-")[2])
-
-
-#: Bytes of logs that a cell shows.
-_MOST_LOG = 1 << 20
-
-
-def _excerpt(parts: list[Path], most: int) -> str:
-    """What the files hold; of more than `most` bytes a fifth from the begin, the rest from the
-    end."""
-    sizes = [path.stat().st_size for path in parts]
-    if sum(sizes) <= most:
-        return "".join(path.read_text(errors="replace") for path in parts)
-    with open(parts[0], "rb") as f:
-        head = f.read(most // 5)
-    tail = b""
-    for path in reversed(parts):
-        room = most - len(head) - len(tail)
-        if room <= 0:
-            break
-        with open(path, "rb") as f:
-            f.seek(max(0, path.stat().st_size - room))
-            tail = f.read() + tail
-    left_out = sum(sizes) - len(head) - len(tail)
-    note = f"\n… {left_out:,} bytes, all in the files named above\n"
-    return head.decode(errors="replace") + note + tail.decode(errors="replace")

@@ -3,6 +3,7 @@ lives, and the next call works once there is enough."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -154,6 +155,13 @@ def together():
     return x.item()
 
 attempt("flood", flood.distributed)
+from serverless_gpu import logs
+last = pool.running()
+held = sum(path.stat().st_size for path in (last.folder / "logs").glob("*/*"))
+lost = sum(loss[0] for loss in last.core.log_losses()[1].values())
+whole = 2 * sum(len(f"line {i} {'x' * 80}\\n") for i in range(60_000))
+attempt("counted", lambda: whole <= held + lost < whole + 10_000)  # the file's own words
+attempt("logs", lambda: logs.of_last_call(last, None).splitlines()[0])
 attempt("free", lambda: os.statvfs(os.environ["TMPDIR"]).f_bfree)
 attempt("full", together.distributed)
 attempt("store", store.distributed)
@@ -166,6 +174,13 @@ attempt("anew", together.distributed)
     env = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": "", "SERVERLESS_GPU_MLFLOW": tracking}
     lines = pressed.lines_of(code, tmp_path, before=before, **env)
     assert lines["flood"] == "['done', 'done']"
+    assert lines["counted"] == "True"
+    lack = (
+        r"The logs of ranks 0-1 in \S+/logs/call-%s lack [\d,]+ bytes that could not be written "
+        r"\(No space left on device; see df -h\)"
+    )
+    assert re.fullmatch(lack % 1, lines["logs"]), lines["logs"]
+    assert re.fullmatch(lack % r"\d", "The " + lines["The"]), lines["The"]
     assert lines["free"] == "0"
     assert lines["full"] == "[2.0, 2.0]", lines
     assert "No space left on device | A disk is full" in lines["store"]

@@ -1,14 +1,38 @@
 #include "runtime/rank_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 namespace sgpu {
 namespace {
+
+// Files of this process may be no longer, while it lives: writes then fail as on a full disk.
+class LongestFile {
+public:
+    explicit LongestFile(rlim_t bytes) {
+        ::getrlimit(RLIMIT_FSIZE, &before_);
+        const rlimit low{bytes, before_.rlim_max};
+        ::setrlimit(RLIMIT_FSIZE, &low);
+        handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    }
+    ~LongestFile() {
+        ::setrlimit(RLIMIT_FSIZE, &before_);
+        ::signal(SIGXFSZ, handler_);
+    }
+    LongestFile(const LongestFile&) = delete;
+    LongestFile& operator=(const LongestFile&) = delete;
+
+private:
+    rlimit before_{};
+    sighandler_t handler_ = SIG_DFL;
+};
 
 class RankLogTest : public ::testing::Test {
 protected:
@@ -54,6 +78,40 @@ TEST_F(RankLogTest, KeepsTheBeginAndTheEndAndSaysWhatIsGone) {
         << last;
     EXPECT_TRUE(last.ends_with("yzABCDEFGHIJ")) << last;
     EXPECT_LE(log.size(), 32U);
+    EXPECT_EQ(log.loss().rotated, 12U);
+    EXPECT_EQ(log.loss().refused, 0U);
+}
+
+TEST_F(RankLogTest, CountsWhatTheSystemRefuses) {
+    RankLog log(path());
+    {
+        const LongestFile limit(10);
+        log.write("one\ntwo\nthree\n");
+        log.write("four\n");
+    }
+    EXPECT_EQ(content(), "one\ntwo\nth");
+    EXPECT_EQ(log.size(), 10U);
+    EXPECT_EQ(log.loss().refused, 9U);
+    EXPECT_EQ(log.loss().error, EFBIG);
+    EXPECT_EQ(log.loss().rotated, 0U);
+}
+
+TEST_F(RankLogTest, TheFileSaysWhatIsMissingWhereItGoesOn) {
+    RankLog log(path());
+    {
+        const LongestFile limit(4);
+        log.write("one\ntwo\n");
+    }
+    {
+        const LongestFile limit(20);  // no room for the note: then none for the line either
+        log.write("three\n");
+    }
+    EXPECT_EQ(content(), "one\n");
+    log.write("four\n");
+    EXPECT_EQ(content(), "one\n\n(10 bytes are missing here: File too large)\nfour\n");
+    log.write("five\n");
+    EXPECT_TRUE(content().ends_with("four\nfive\n")) << "it is said once";
+    EXPECT_EQ(log.loss().refused, 10U);
 }
 
 TEST_F(RankLogTest, IsOneFileUntilTheBeginIsFull) {
@@ -86,6 +144,9 @@ TEST_F(RankLogTest, AFileThatCannotBeMadeStopsNobody) {
     log.write("lost");
     log.write("lost too");
     EXPECT_FALSE(std::filesystem::exists(path()));
+    EXPECT_EQ(log.loss().refused, 12U);
+    EXPECT_EQ(log.loss().error, ENOTDIR);
+    EXPECT_EQ(log.size(), 0U);
     RankLog nowhere;
     nowhere.write("lost");
 }
