@@ -48,6 +48,7 @@ pybind11_add_module(_kernel MODULE
   ${PROJECT_SOURCE_DIR}/kernel/control.cpp
   ${PROJECT_SOURCE_DIR}/kernel/exit_gate.cpp
   ${PROJECT_SOURCE_DIR}/kernel/interpreter.cpp
+  ${PROJECT_SOURCE_DIR}/kernel/interrupt_watch.cpp
   ${PROJECT_SOURCE_DIR}/kernel/iopub.cpp
   ${PROJECT_SOURCE_DIR}/kernel/json_convert.cpp
   ${PROJECT_SOURCE_DIR}/kernel/kernel.cpp
@@ -56,7 +57,8 @@ pybind11_add_module(_kernel MODULE
   ${PROJECT_SOURCE_DIR}/kernel/output.cpp
   ${PROJECT_SOURCE_DIR}/kernel/parent_watch.cpp
   ${PROJECT_SOURCE_DIR}/kernel/server.cpp
-  ${PROJECT_SOURCE_DIR}/kernel/signal_window.cpp)
+  ${PROJECT_SOURCE_DIR}/kernel/signal_window.cpp
+  ${PROJECT_SOURCE_DIR}/runtime/nudge.cpp)
 target_include_directories(_kernel PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(_kernel SYSTEM PRIVATE ${SGPU_XEUS_INCLUDES} ${SGPU_ZMQ_HPP})
 target_link_libraries(_kernel PRIVATE sgpu_flags nlohmann_json::nlohmann_json Threads::Threads)

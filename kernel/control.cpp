@@ -17,11 +17,12 @@ constexpr std::string_view kRequest = "_request";
 }  // namespace
 
 Control::Control(zmq::context_t& context, const ConnectionFile& file, const Signer& signer,
-                 Iopub& iopub, ExitGate& gate, Hooks hooks)
+                 Iopub& iopub, ExitGate& gate, InterruptWatch& interrupts, Hooks hooks)
     : context_(context),
       signer_(signer),
       iopub_(iopub),
       gate_(gate),
+      interrupts_(interrupts),
       hooks_(std::move(hooks)),
       control_(context, zmq::socket_type::router),
       heartbeat_(context, zmq::socket_type::rep) {
@@ -38,13 +39,16 @@ void Control::start() {
 }
 
 void Control::run() {
-    std::array<zmq_pollitem_t, 4> items = {{{control_.handle(), 0, ZMQ_POLLIN, 0},
+    std::array<zmq_pollitem_t, 5> items = {{{control_.handle(), 0, ZMQ_POLLIN, 0},
                                             {heartbeat_.handle(), 0, ZMQ_POLLIN, 0},
                                             {nullptr, finish_.fd(), ZMQ_POLLIN, 0},
+                                            {nullptr, interrupts_.fd(), ZMQ_POLLIN, 0},
                                             {nullptr, parent_.fd(), ZMQ_POLLIN, 0}}};
-    const int count = parent_.fd() >= 0 ? 4 : 3;
+    const int count = parent_.fd() >= 0 ? 5 : 4;
+    const long longest = count == 5 ? -1 : kParentPollMs;
     while (true) {
-        zmq_poll(items.data(), count, count == 4 ? -1 : kParentPollMs);
+        const long nudge = interrupts_.look();
+        zmq_poll(items.data(), count, nudge < 0 ? longest : nudge);
         if (parent_.parent_gone()) ::_exit(1);
         if (finish_.take()) end_process();
         answer_heartbeat();

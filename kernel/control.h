@@ -6,6 +6,7 @@
 
 #include "kernel/connection_file.h"
 #include "kernel/exit_gate.h"
+#include "kernel/interrupt_watch.h"
 #include "kernel/iopub.h"
 #include "kernel/message.h"
 #include "kernel/parent_watch.h"
@@ -14,7 +15,8 @@
 namespace sgpu {
 
 // Owns both sockets and a thread that never takes the GIL. It answers interrupt_request,
-// shutdown_request and kernel_info_request, and each other request with an error. The process ends
+// shutdown_request and kernel_info_request, and each other request with an error, and sees that an
+// interrupt is not lost. The process ends
 // on this thread: after a shutdown, or at once when the parent is gone.
 //
 // Threads: construct, start() and finish() from the main thread.
@@ -28,7 +30,7 @@ public:
 
     // Errors: throws zmq::error_t if a port is taken.
     Control(zmq::context_t& context, const ConnectionFile& file, const Signer& signer, Iopub& iopub,
-            ExitGate& gate, Hooks hooks);
+            ExitGate& gate, InterruptWatch& interrupts, Hooks hooks);
 
     // REQUIRES: called once.
     void start();
@@ -48,6 +50,7 @@ private:
     const Signer& signer_;
     Iopub& iopub_;
     ExitGate& gate_;
+    InterruptWatch& interrupts_;
     Hooks hooks_;
     ParentWatch parent_;
     zmq::socket_t control_;

@@ -83,7 +83,7 @@ Kernel::Kernel(const std::string& connection_file, const std::string& version,
       output_([this](Stream stream, const std::string& text, const nl::json& parent) {
           iopub_.publish_text(stream, text, parent);
       }),
-      control_(control_context_, file_, signer_, iopub_, gate_,
+      control_(control_context_, file_, signer_, iopub_, gate_, interrupts_,
                {.interrupt = [this] { interrupt(); },
                 .wake_main = [this] { wake(); },
                 .kernel_info = [this] { return info_; }}) {
@@ -145,10 +145,11 @@ void Kernel::interrupt() {
     if (!in_cell_) return;
     if (::getpgrp() == ::getpid()) interrupt_rest_of_group();
     ::pthread_kill(main_, SIGINT);
+    interrupts_.tell();  // a handler of the user's may have taken the watch's place
 }
 
 py::object Kernel::call_interruptible(const py::function& function) {
-    const SignalWindow window;
+    const SignalWindow window(interrupts_);
     const Raised running(in_cell_);
     // Asked to end before the window was open: the cell must not begin.
     if (gate_.requested()) ::pthread_kill(main_, SIGINT);

@@ -13,6 +13,7 @@
 #include "kernel/control.h"
 #include "kernel/exit_gate.h"
 #include "kernel/interpreter.h"
+#include "kernel/interrupt_watch.h"
 #include "kernel/iopub.h"
 #include "kernel/output.h"
 #include "kernel/server.h"
@@ -88,6 +89,7 @@ private:
     std::unique_ptr<xeus::xkernel> core_;
     Server* server_ = nullptr;  // core_ owns it
     Output output_;
+    InterruptWatch interrupts_;
     Control control_;
 };
 

@@ -52,9 +52,10 @@ void block_interrupts() {
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-SignalWindow::SignalWindow() {
+SignalWindow::SignalWindow(const InterruptWatch& watch) {
     forget_interrupts();
     change_handler("SIG_IGN", "default_int_handler");
+    watch.arm();
     const sigset_t set = only_interrupt();
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }

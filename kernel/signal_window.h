@@ -6,6 +6,8 @@
 
 #include <csignal>
 
+#include "kernel/interrupt_watch.h"
+
 namespace sgpu {
 
 // Blocks all signals in the calling thread; the old mask comes back on destruction. Threads are
@@ -29,13 +31,13 @@ private:
 void block_interrupts();
 
 // While it lives, SIGINT reaches the calling thread and raises KeyboardInterrupt there, or runs the
-// user's handler. SIGINTs from before and those that come too late are forgotten, also those that
-// Python has only noted.
+// user's handler, and `watch` sees that it does. SIGINTs from before and those that come too late
+// are forgotten, also those that Python has only noted.
 //
 // REQUIRES: the main thread, with the GIL; SIGINT ignored by way of Python before the first one.
 class SignalWindow {
 public:
-    SignalWindow();
+    explicit SignalWindow(const InterruptWatch& watch);
     ~SignalWindow();
     SignalWindow(const SignalWindow&) = delete;
     SignalWindow& operator=(const SignalWindow&) = delete;

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
@@ -128,7 +129,7 @@ void RankAgent::serve() {
                           {stop_ready_.fd(), POLLIN, 0},
                           {inquiry_.ready_fd(), POLLIN, 0},
                           {output_.timer_fd(), POLLIN, 0}};
-        ::poll(items, 4, !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs);
+        ::poll(items, 4, patience());
         if (items[1].revents & POLLIN) return;
         // User code has closed what is ours: no request can come and no answer can go any more.
         if ((items[0].revents | items[1].revents) & POLLNVAL) {
@@ -144,6 +145,14 @@ void RankAgent::serve() {
         }
         answer_if_known();
     }
+}
+
+// Milliseconds until something is to be looked after, whether or not a message comes.
+int RankAgent::patience() {
+    if (seen_ || busy_ == 0) nudge_.end();
+    const int nudge = nudge_.look(Nudge::Clock::now());
+    const int rest = !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs;
+    return nudge < 0 ? rest : std::min(nudge, rest);
 }
 
 void RankAgent::give_to_main(Message message) {
@@ -178,6 +187,7 @@ void RankAgent::interrupt(const Interrupt& wanted) {
     // The signal first: what is cut returns to Python with an error, or as if it had succeeded, and
     // the interrupt must be pending by then.
     ::syscall(SYS_tgkill, pid_, pid_, SIGINT);
+    nudge_.begin(Nudge::Clock::now());
     if (wanted.cut == "no") return;
     cut_ready_.notify();
     shut_collective_sockets(options_.net, cuts_++ > 0, world_);

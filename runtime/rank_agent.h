@@ -12,6 +12,7 @@
 
 #include "runtime/event_fd.h"
 #include "runtime/gpu/warm.h"
+#include "runtime/nudge.h"
 #include "runtime/rank_inquiry.h"
 #include "runtime/rank_output.h"
 #include "runtime/wire.h"
@@ -72,6 +73,7 @@ public:
 
 private:
     void serve();
+    int patience();
     void handle(Message message);
     void interrupt(const Interrupt& wanted);
     void answer_if_known();
@@ -85,6 +87,7 @@ private:
     bool stop_ = false;
     bool guarded_ = false;
     RankInquiry inquiry_;
+    Nudge nudge_;
     std::vector<Interrupt> held_;  // interrupts that wait for the end of an inquiry
     std::int64_t began_ns_ = 0;    // of the running call; the main thread's
     int cuts_ = 0;                 // of the running call

@@ -34,6 +34,15 @@ BUSY = {
         "import threading; print('ready', flush=True); lock = threading.Lock()\n"
         "lock.acquire(); lock.acquire()"
     ),
+    # The signal comes after Python's last look and before the call that sleeps: pause() keeps the
+    # GIL, and C alone leads from there to the sleep. With threads about it happens by chance.
+    "a sleep that begins too late": (
+        "import ctypes, time\n"
+        "class Late:\n"
+        "    __index__ = ctypes.PyDLL(None).pause\n"
+        "Late.__index__.restype = {-1: 1000}.__getitem__\n"
+        "print('ready', flush=True); time.sleep(Late())"
+    ),
 }
 
 

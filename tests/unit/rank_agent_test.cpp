@@ -63,6 +63,16 @@ TEST_F(Agent, InterruptsTheCallThatRuns) {
     EXPECT_STREQ(agent_->see_interrupt(), "deadline");
 }
 
+// What waits in a system call although the signal has come: runtime/nudge.h.
+TEST_F(Agent, AnInterruptThatIsNotSeenEndsTheSystemCall) {
+    agent_->begin_work(7, 2);
+    tell(Interrupt{7, "stop"});
+    EXPECT_EQ(interrupts, 1);
+    EXPECT_EQ(::poll(nullptr, 0, kBoundMs), -1) << "slept over";
+    EXPECT_EQ(errno, EINTR);
+    EXPECT_EQ(interrupts, 1);
+}
+
 TEST_F(Agent, AnInterruptBeforeItsCallHasBegunComesWithTheBegin) {
     tell(Interrupt{7, "stop"});
     EXPECT_EQ(interrupts, 0);
