@@ -21,6 +21,7 @@ from traitlets import Bool, Instance, Type, default
 
 from serverless_gpu import plain_cells
 from serverless_gpu.kernel import cells
+from serverless_gpu.kernel.history import CellHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,6 +159,11 @@ class ZMQInteractiveShell(InteractiveShell):
         super().init_hooks()  # type: ignore[no-untyped-call]
         hook = page.as_hook(self._page)  # type: ignore[no-untyped-call]
         self.set_hook("show_in_pager", hook, 99)  # type: ignore[no-untyped-call]
+
+    def init_history(self) -> None:
+        manager: Any = CellHistory(shell=self, parent=self)
+        self.history_manager = manager
+        self.configurables.append(manager)
 
     def init_environment(self) -> None:
         """What makes programs that cells start write colours, and ask nothing."""
