@@ -1,4 +1,4 @@
-"""Cells that IPython's input transformation leaves as they are, recognised at a glance."""
+"""Cells that are Python as they are, recognised at a glance."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ _SUSPICIOUS = re.compile(r"^[ \t\f]*(?:[%!/,;]|>>>|\.\.\.|In ?\[)|\?|=[ \t]*[%!]
 
 
 def transformed(shell: Any, cell: str) -> str | None:
-    """What `shell.transform_cell(cell)` would return, if that is the cell as it is; else None.
+    """What `shell.transform_cell(cell)` would return, if nothing in the cell is IPython's syntax;
+    else None.
 
     None if in doubt. IPython tokenizes a cell several times to find out, which takes it, for a
-    long one, four times as long as Python takes to parse it. Cells of one line are never plain:
-    automagic and autocall look at them.
+    long one, four times as long as Python takes to parse it. Cells of one line are shown to its
+    automagic and autocall.
     """
-    if cell[:1].isspace() or "\n" not in cell.rstrip("\n"):
+    if not cell or cell[0].isspace():
         return None
     if shell.input_transformers_post or _extended(shell.input_transformer_manager):
         return None
     if _SUSPICIOUS.search(cell):
         return None
-    return cell if cell.endswith("\n") else cell + "\n"
+    if len(cell.splitlines()) > 1:
+        return cell if cell.endswith("\n") else cell + "\n"
+    with shell.builtin_trap:
+        return str(shell.prefilter_manager.prefilter_lines(cell)) + "\n"
 
 
 def _extended(manager: Any) -> bool:

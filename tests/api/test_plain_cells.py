@@ -62,9 +62,30 @@ def test_cells_that_ipython_changes_are_not_plain(shell: Any, cell: str) -> None
     assert transformed(shell, cell) is None
 
 
-@pytest.mark.parametrize("cell", ["", "\n", "pass\n", "who\n", "exit\n"])
-def test_what_automagic_and_autocall_look_at_is_not_plain(shell: Any, cell: str) -> None:
+@pytest.mark.parametrize("cell", ["", "\n", "  x = 1\n", "?x\n", "%who\n", "!ls\n", "x = !ls\n"])
+def test_cells_of_one_line_that_are_not_python_are_not_plain(shell: Any, cell: str) -> None:
     assert transformed(shell, cell) is None
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["pass", "pass\n", "x = 1\n\n", "f(\n", "'''\n", "x = 1; y = 2;\n", "# no code\n", "1 + \\\n"],
+)
+def test_cells_of_one_line_are_plain(shell: Any, cell: str) -> None:
+    assert transformed(shell, cell) == shell.transform_cell(cell)
+    assert str(transformed(shell, cell)).rstrip("\n") == cell.rstrip("\n")
+
+
+@pytest.mark.parametrize("cell", ["who\n", "cd ..\n", "exit\n", "len 'abc'\n"])
+@pytest.mark.parametrize("autocall", [0, 1, 2])
+def test_automagic_and_autocall_see_cells_of_one_line(shell: Any, cell: str, autocall: int) -> None:
+    shell.autocall = autocall
+    assert transformed(shell, cell) == shell.transform_cell(cell)
+    shell.autocall = 0
+
+
+def test_a_magic_of_one_line_needs_no_percent_sign(shell: Any) -> None:
+    assert transformed(shell, "who\n") == "get_ipython().run_line_magic('who', '')\n"
 
 
 def test_what_is_called_plain_of_a_large_text_is_left_by_ipython(shell: Any) -> None:
