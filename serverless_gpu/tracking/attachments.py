@@ -39,6 +39,8 @@ class Attachments:
             held.release(item)
             return None
         try:
+            if self._written_in_place(run, item):
+                return None
             with tempfile.TemporaryDirectory(prefix="sgpu-") as scratch:
                 for folder, path in _files(item, Path(scratch)):
                     self._upload(run, folder, path)
@@ -48,6 +50,18 @@ class Attachments:
         finally:
             held.release(item)
         return None
+
+    def _written_in_place(self, run: SharedRun, item: Attach) -> bool:
+        """Writes a text into a run whose files go into a folder, without an upload's copies."""
+        if item.text is None or self._batches.away(run.uri):
+            return False
+        target: Any = _local_repository(run)
+        if target is None:
+            return False
+        file = Path(target.artifact_dir, item.artifact_file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(item.text)
+        return True
 
     def _upload(self, run: SharedRun, folder: str, path: Path) -> None:
         from mlflow import MlflowClient

@@ -45,7 +45,14 @@ def environment() -> str:
         "python": sys.version,
         "packages": _packages(tuple(sys.path)),
     }
-    return json.dumps(facts, indent=1)
+    global _told
+    # To make indented JSON of some hundred packages takes a millisecond.
+    if _told is None or _told[0] != facts:
+        _told = facts, json.dumps(facts, indent=1)
+    return _told[1]
+
+
+_told: tuple[dict[str, Any], str] | None = None
 
 
 def _machine() -> dict[str, Any]:
