@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "runtime/process_tree.h"
+#include "runtime/wire.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -32,6 +33,7 @@ PYBIND11_MODULE(_core, m) {
             list.append(py::make_tuple(p.pid, p.parent, std::string(1, p.state)));
         return list;
     });
+    m.attr("CHANNEL_LOST") = kChannelLost;  // a signal
     m.def("ended_among", &ended_among, "pids"_a, "Those of these processes that have ended.");
 }
 

@@ -8,8 +8,9 @@
 namespace sgpu {
 namespace {
 
-constexpr std::size_t kMaxUnsent = 256;       // packets that may wait for a rank that does not read
-constexpr std::chrono::seconds kMarkHold{1};  // for the other half of a mark, or its message
+constexpr std::size_t kMaxUnsent = 256;  // packets that may wait for a rank that does not read
+constexpr std::chrono::seconds kLastBreath{1};  // for a rank without its channel to end
+constexpr std::chrono::seconds kMarkHold{1};    // for the other half of a mark, or its message
 
 std::uint32_t mark_of(const Message& message) {
     if (const auto* done = std::get_if<Done>(&message.body)) return done->mark;
@@ -63,11 +64,10 @@ void PoolThread::read_socket(ChildId id, Child& child) {
         auto decoded = readable ? decode(packet->bytes) : Result<Message>(Error{});
         if (!decoded) {
             // It is dying, or it closed what it must not close, or it talks rubbish: in each case
-            // it can give no answer any more.
+            // it can give no answer any more. How it ends by itself says which.
             child.socket.reset();
             child.unsent.clear();
-            if (child.state == Child::State::alive)
-                tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
+            if (child.state == Child::State::alive) child.silent_until = Clock::now() + kLastBreath;
             return;
         }
         Message& got = decoded.value();

@@ -58,6 +58,7 @@ struct Child {
     bool retired = false;        // its owner asks no more about it
     bool killed = false;         // by us: nobody else is to be blamed
     std::optional<Clock::time_point> retire_by;
+    std::optional<Clock::time_point> silent_until;  // its channel is gone; then it is killed
     std::shared_ptr<QueryTicket> hello;
     std::map<std::uint64_t, std::shared_ptr<QueryTicket>> queries;  // by token
 };

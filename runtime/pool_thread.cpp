@@ -78,6 +78,7 @@ int PoolThread::wait_ms(Clock::time_point now) const {
     }
     for (const auto& [id, child] : children_) {
         sooner(child.retire_by);
+        sooner(child.silent_until);
         sooner(child.held_until);
     }
     sooner(refill_at_);
@@ -127,6 +128,10 @@ void PoolThread::run_posted() {
 void PoolThread::act_on_time(Clock::time_point now) {
     for (auto& [id, child] : children_) {
         if (child.held_until && now >= *child.held_until) settle(id, child, Marks::ignore);
+        if (child.silent_until && now >= *child.silent_until) {
+            child.silent_until.reset();
+            tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
+        }
         if (!child.retire_by || now < *child.retire_by) continue;
         child.retire_by.reset();
         kill_tree(child);

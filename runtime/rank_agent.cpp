@@ -17,9 +17,6 @@ namespace sgpu {
 namespace {
 
 constexpr int kFrequentMs = 5;  // looks for the guard, and for the end of an inquiry
-constexpr const char* kClosed =
-    "this rank is ended: its own code has closed file descriptors that are not its own, among them "
-    "the channel to the notebook\n";
 // poll goes on with a socket that user code has closed: it has to be asked anew.
 constexpr int kSocketCheckMs = 1000;
 
@@ -67,6 +64,7 @@ RankAgent::~RankAgent() {
         thread_.detach();
         return;
     }
+    stop_ = true;
     stop_ready_.notify();
     thread_.join();
 }
@@ -130,16 +128,13 @@ void RankAgent::serve() {
                           {inquiry_.ready_fd(), POLLIN, 0},
                           {output_.timer_fd(), POLLIN, 0}};
         ::poll(items, 4, patience());
-        if (items[1].revents & POLLIN) return;
-        // User code has closed what is ours: no request can come and no answer can go any more.
-        if ((items[0].revents | items[1].revents) & POLLNVAL) {
-            ::dprintf(STDERR_FILENO, "%s", kClosed);
-            ::kill(pid_, SIGKILL);
-        }
+        if (stop_) return;
+        // Nobody has asked for a stop: what is there now is not ours.
+        if (items[1].revents || (items[0].revents & POLLNVAL)) end_without_channel();
         if (items[3].revents & POLLIN) output_.flush_due();
         while (auto packet = recv_packet(options_.socket.get())) {
             auto message = decode(packet->bytes);
-            if (!message) ::kill(pid_, SIGKILL);  // the pool is gone: nobody is left to work for
+            if (!message) end_without_channel();
             if (!packet->fds.empty()) message.value().buffer = std::move(packet->fds[0]);
             handle(std::move(message.value()));
         }
@@ -153,6 +148,18 @@ int RankAgent::patience() {
     const int nudge = nudge_.look(Nudge::Clock::now());
     const int rest = !guarded_ || inquiry_.running() ? kFrequentMs : kSocketCheckMs;
     return nudge < 0 ? rest : std::min(nudge, rest);
+}
+
+// User code has closed what is ours, or has put something else in its place; or the pool is gone.
+// No request can come and no answer can go any more.
+void RankAgent::end_without_channel() const {
+    std::signal(kChannelLost, SIG_DFL);
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, kChannelLost);
+    pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+    ::syscall(SYS_tgkill, pid_, ::gettid(), kChannelLost);
+    ::kill(pid_, SIGKILL);
 }
 
 void RankAgent::give_to_main(Message message) {

@@ -78,13 +78,14 @@ private:
     void interrupt(const Interrupt& wanted);
     void answer_if_known();
     void follow_guard();
+    void end_without_channel() const;
     void give_to_main(Message message);
 
     const Options options_;
     const pid_t pid_;
     RankOutput output_;
     ContextWarmer warmer_;
-    bool stop_ = false;
+    std::atomic<bool> stop_ = false;
     bool guarded_ = false;
     RankInquiry inquiry_;
     Nudge nudge_;

@@ -5,6 +5,7 @@
 // knows bytes.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,9 @@ namespace sgpu {
 
 // Raised when an old peer would misread a new message.
 inline constexpr std::uint8_t kWireVersion = 1;
+
+// What a rank ends itself by if its end of the channel is gone.
+inline constexpr int kChannelLost = SIGSTKFLT;
 
 struct Execute {
     CallId call = 0;

@@ -153,7 +153,8 @@ def _others(
         said.setdefault(text, []).append(rank)
     for rank, death in deaths.items():
         if rank != first:
-            end = f"killed by {death.signal_name}" if death.signal else "ended"
+            killed = death.signal is not None and not death.lost_channel
+            end = f"killed by {death.signal_name}" if killed else "ended"
             said.setdefault(f"{end} after that", []).append(rank)
     return [f"{ranks_text(ranks)} {text}" for text, ranks in said.items()]
 

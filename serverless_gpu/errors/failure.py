@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _core
 from . import pressure
 
 
@@ -139,8 +140,15 @@ class RankDeath:
         except ValueError:
             return f"signal {self.signal}"
 
+    @property
+    def lost_channel(self) -> bool:
+        """It ended itself, since its own code had closed its channel to the notebook."""
+        return self.signal == _core.CHANNEL_LOST
+
     def describe(self) -> str:
         """What happened, for after ``rank 3 ``."""
+        if self.lost_channel:
+            return f"(pid {self.pid}) had to end: its code closed descriptors that the rank needs"
         if self.signal is None:
             return f"(pid {self.pid}) ended with exit code {self.exit_code}"
         text = f"(pid {self.pid}) was killed by {self.signal_name}"
@@ -155,6 +163,11 @@ class RankDeath:
 
     def advice(self) -> str:
         """One sentence on what to do, or nothing."""
+        if self.lost_channel:
+            return (
+                "os.closerange does that, and what turns a process into a daemon: close only "
+                "descriptors that your own code has opened."
+            )
         if self.signal is None:
             return "It left by os._exit, or a library ended the process: see the rank's output."
         if self.signal == signal.SIGKILL:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serverless_gpu import serialize
+from serverless_gpu._core import CHANNEL_LOST
 from serverless_gpu.errors import (
     AcceleratorMismatchError,
     DistributedTimeoutError,
@@ -170,12 +171,15 @@ def test_the_cause_has_a_traceback_that_shows_where_the_rank_was() -> None:
 def test_the_other_ranks_are_folded_into_one_line() -> None:
     failures: dict[int, RankFailure] = {3: failure(ValueError("bad"))}
     failures |= {rank: failure(ConnectionError(f"lost {rank}")) for rank in (0, 1)}
-    deaths = {5: RankDeath(99, signal=signal.SIGABRT)}
+    deaths = {
+        5: RankDeath(99, signal=signal.SIGABRT),
+        6: RankDeath(98, signal=CHANNEL_LOST),
+    }
     error = build_error(failures, deaths, {7: "x"}, 3, 8)
     assert str(error).splitlines() == [
         "rank 3: ValueError: bad",
         "ranks 0-1 raised ConnectionError after that, rank 5 killed by SIGABRT after that,"
-        " ranks 2,4,6 were stopped",
+        " rank 6 ended after that, ranks 2,4 were stopped",
         "rank 7 had finished: see .results",
     ]
     assert (error.rank, error.results, set(error.failures)) == (3, {7: "x"}, {0, 1, 3})
@@ -212,9 +216,19 @@ def test_stopped_ranks_are_named() -> None:
             "A process may have 4.0 GiB of address space (ulimit -v, ulimit -d)",
         ),
         (RankDeath(12, signal=9), "memory ran out"),
+        (RankDeath(12, signal=CHANNEL_LOST), "its code closed descriptors that the rank needs"),
         (RankDeath(12, exit_code=3), "rank 1 (pid 12) ended with exit code 3"),
     ],
-    ids=["crash", "known OOM", "likely OOM", "no shm", "ulimit -v", "SIGKILL", "exit"],
+    ids=[
+        "crash",
+        "known OOM",
+        "likely OOM",
+        "no shm",
+        "ulimit -v",
+        "SIGKILL",
+        "no channel",
+        "exit",
+    ],
 )
 def test_a_death_says_how(death: RankDeath, text: str) -> None:
     error = build_error({}, {1: death}, {}, 1, 2)

@@ -155,20 +155,39 @@ def test_a_thread_that_raises_after_its_call_ends_nothing(session: Session) -> N
     assert session.pull("alive") == [False, False]
 
 
-def test_a_rank_that_closes_all_descriptors_is_dead_and_it_says_why(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("reopened", [False, True], ids=["closed", "others in their place"])
+def test_a_rank_that_closes_all_descriptors_is_dead_and_its_error_says_why(
+    first: int, reopened: bool
 ) -> None:
     @distributed(gpus=2)
     def close() -> str:
         if rank_number() == 1:
-            os.closerange(3, 4096)
+            os.closerange(first, 4096)
+            if reopened:
+                null = os.open("/dev/null", os.O_RDWR)
+                for number in range(null + 1, 64):
+                    os.dup2(null, number)
             time.sleep(3600)
         return "fine"
 
-    with pytest.raises(RankDiedError, match="rank 1") as caught:
+    says = (
+        r"rank 1 \(pid \d+\) had to end: its code closed descriptors that the rank needs\nos.close"
+    )
+    with pytest.raises(RankDiedError, match=says) as caught:
         close.distributed()
     assert caught.value.results == {0: "fine"}
-    assert "its own code has closed" in capfd.readouterr().err
+
+
+def test_a_rank_that_becomes_another_program_is_killed() -> None:
+    @distributed(gpus=2)
+    def leave() -> str:
+        if rank_number() == 1:
+            os.execvp("sleep", ["sleep", "3600"])
+        return "fine"
+
+    with pytest.raises(RankDiedError, match=r"rank 1 .* was killed by SIGKILL"):
+        leave.distributed()
 
 
 def test_a_call_from_a_thread_inside_a_rank_is_refused() -> None:

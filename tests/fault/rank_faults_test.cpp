@@ -98,14 +98,24 @@ TEST_F(RankFaults, TheFirstOfTwoAnswersCounts) {
 
 TEST_F(RankFaults, ARankThatTalksRubbishIsKilled) {
     start();
-    for (const std::string deed : {"garbage:SG", "garbage:hello pool", "empty-packet",
-                                   "long-packet", "close-all", "deep-json"}) {
+    for (const std::string deed :
+         {"garbage:SG", "garbage:hello pool", "empty-packet", "long-packet", "deep-json"}) {
         const auto outcomes = call(2, deed + "|ok");
         EXPECT_EQ(outcomes[0].state, RankState::died) << deed;
         ASSERT_TRUE(outcomes[0].exit_known) << deed;
         EXPECT_TRUE(WIFSIGNALED(outcomes[0].status)) << deed;
         EXPECT_EQ(outcomes[1].state, RankState::returned) << deed;
     }
+}
+
+TEST_F(RankFaults, ARankThatClosesItsChannelEndsInAWayThatSaysIt) {
+    start();
+    const auto outcomes = call(2, "close-all|ok");
+    EXPECT_EQ(outcomes[0].state, RankState::died);
+    ASSERT_TRUE(outcomes[0].exit_known);
+    EXPECT_TRUE(WIFSIGNALED(outcomes[0].status));
+    EXPECT_EQ(WTERMSIG(outcomes[0].status), kChannelLost);
+    EXPECT_EQ(outcomes[1].state, RankState::returned);
 }
 
 TEST_F(RankFaults, ARankOfAnotherVersionIsKilled) {
