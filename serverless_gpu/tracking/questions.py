@@ -28,7 +28,13 @@ from serverless_gpu.tracking.runs import (
     SharedRun,
     verdict,
 )
+from serverless_gpu.tracking.store import pack_inputs
 from serverless_gpu.tracking.trouble import unreachable
+
+#: What is kept of what these questions are for, where it is not plain.
+_INSTEAD = {
+    "create_logged_model": "files are kept: save_model(FOLDER), then mlflow.log_artifacts(FOLDER)"
+}
 
 _PARENT, _NAME, _NOTE = "mlflow.parentRunId", "mlflow.runName", "mlflow.note.content"
 
@@ -83,7 +89,8 @@ class Questions:
         from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
         text = f"{self._batches.reason(uri)}; {method} has to wait until it is back"
-        return MlflowException(f"{text}, while what is logged is kept", TEMPORARILY_UNAVAILABLE)
+        kept = _INSTEAD.get(method, "what is logged is kept")
+        return MlflowException(f"{text}, while {kept}", TEMPORARILY_UNAVAILABLE)
 
     def _on_away(self, who: Asker, probe: bool) -> str | None:
         if probe:
@@ -227,6 +234,17 @@ class Questions:
             store = self._runs.store(who.uri)
             made[(who.uri, name)] = store.create_experiment(name, *args, **kwargs)
         return made[(who.uri, name)]
+
+    def _on_log_inputs(
+        self, who: Asker, run_id: str, datasets: list[Any] | None = None, **models: Any
+    ) -> None:
+        uri = self._runs.home(run_id, who.uri)
+        try:
+            self._of_store(uri, "log_inputs", (run_id, datasets), models)
+        except Exception:
+            if not self._batches.away(uri):
+                raise
+            self._batches.keep(uri, inputs=[run_id, *pack_inputs(datasets, **models)])
 
     def _on_log_param(self, who: Asker, run_id: str, param: Any) -> None:
         self._on_log_batch(who, run_id, [], [param], [])

@@ -5,6 +5,7 @@ Used by the tracker when a store is back, and by ``serverless-gpu mlflow-replay 
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from serverless_gpu.tracking import spool
 from serverless_gpu.tracking.making import experiment_id
 from serverless_gpu.tracking.pending import BATCH_METRICS, BATCH_TAGS
 from serverless_gpu.tracking.replay_models import COPIED, Models
-from serverless_gpu.tracking.store import pack_metric, unpack_metric
+from serverless_gpu.tracking.store import pack_metric, unpack_inputs, unpack_metric
 from serverless_gpu.tracking.trouble import one_line, refused, towards, unreachable, why
 from serverless_gpu.tracking.url import without_credentials
 
@@ -98,6 +99,10 @@ class _Writer:
     def write(self, record: dict[str, Any]) -> None:
         if "log" in record:
             self._log(*record["log"])
+        elif "inputs" in record:
+            run_id, datasets, models = record["inputs"]
+            inputs = unpack_inputs(datasets, models)
+            self._try(run_id, functools.partial(self._store.log_inputs, run_id, **inputs), count=1)
         elif "end" in record:
             run_id, status, at = record["end"]
             self._try(run_id, self._store.update_run_info, run_id, _END_NUMBER[status], at, None)

@@ -4,6 +4,7 @@ One file per store and tracker, JSON lines, made with the first thing that has t
 
     {"spool": 1, "uri": ...}                                    first line
     {"log": [run_id, metric rows, [[param, value]], [[tag, value]]]}
+    {"inputs": [run_id, [[data set, tags]], [model id]]}
     {"end": [run_id, status, milliseconds]}
     {"artifact": [run_id, folder in the run, file]}
     {"copy": {"store", "run_id", "experiment", "experiment_id", "parent_run_id", "into"}}

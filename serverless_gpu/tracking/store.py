@@ -38,6 +38,32 @@ def unpack_metric(row: MetricRow) -> Any:
     return Metric(*row[:4], **dict(zip(_MODEL_FIELDS, row[4:], strict=False)))
 
 
+def pack_inputs(datasets: list[Any] | None, models: list[Any] | None = None) -> list[list[Any]]:
+    """Inputs of a run as built-in types: of each data set its fields and tags; ids of models."""
+    told = [one.to_dictionary() for one in datasets or []]
+    return [
+        [[one["dataset"], one["tags"]] for one in told],
+        [model.model_id for model in models or []],
+    ]
+
+
+def unpack_inputs(datasets: list[Any], models: list[str]) -> dict[str, list[Any]]:
+    """What a store's log_inputs takes besides the run's id."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    told: dict[str, list[Any]] = {
+        "datasets": [
+            DatasetInput(Dataset(**fields), [InputTag(*tag) for tag in tags.items()])
+            for fields, tags in datasets
+        ]
+    }
+    if models:
+        from mlflow.entities import LoggedModelInput
+
+        told["models"] = [LoggedModelInput(model) for model in models]
+    return told
+
+
 class FanInStore:
     """One tracking URI as ranks see it, for the time of one call.
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 from mlflow.utils.proto_json_utils import message_to_json
@@ -146,6 +146,14 @@ class RestServer:
 
     def _runs_log_parameter(self, run_id: str, key: str, value: str, **_: Any) -> Any:
         self.store.log_param(run_id, Param(key, value))
+        return {}
+
+    def _runs_log_inputs(self, run_id: str, datasets: list[Any], **_: Any) -> Any:
+        inputs = [
+            DatasetInput(Dataset(**one["dataset"]), [InputTag(**tag) for tag in one["tags"]])
+            for one in datasets
+        ]
+        self.store.log_inputs(run_id, inputs)
         return {}
 
     def _runs_set_tag(self, run_id: str, key: str, value: str, **_: Any) -> Any:

@@ -75,6 +75,57 @@ def test_files_are_kept_while_the_server_is_away_and_are_there_when_it_is_back(
     assert list(path.parent.iterdir()) == []
 
 
+def log_inputs(marker: str) -> str:
+    """Logs a data set, and others once the file `marker` has appeared; gives what log_model said
+    then."""
+    import mlflow
+    import numpy
+    from mlflow.data import from_numpy
+
+    def log(name: str, context: str) -> None:
+        mlflow.log_input(from_numpy(numpy.ones(3), name=name), context)
+
+    log("early", "training")
+    open(marker + "0", "w").close()
+    while not os.path.exists(marker):
+        time.sleep(0.001)
+    log("late", "training")
+    log("late", "training")
+    log("last", "eval")
+    try:
+        mlflow.pyfunc.log_model(name="m", python_model=mlflow.pyfunc.PythonModel())
+    except (mlflow.MlflowException, TypeError) as error:
+        return str(error)
+    return ""
+
+
+def test_data_sets_are_kept_while_the_server_is_away_and_a_model_says_what_would_be(
+    notebook: Notebook, server: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run = notebook.begin()
+    ranks = notebook.ranks(1)
+    notebook.start(run, ranks, log_inputs, "go")
+    info = wait_until(lambda: os.path.exists("go0") and run.info(), "the first one is there")
+    server.refuse = 503
+    open("go", "w").close()
+    said = ranks[0].result()
+    server.refuse = None
+    run.end("FINISHED", timeout=LIMIT_S)
+    wait_until(lambda: run.info() and run.error is None, "it is back")
+    found = server.client.get_run(info.run_id).inputs.dataset_inputs
+    assert {(one.dataset.name, one.tags[0].value) for one in found} == {
+        ("early", "training"),
+        ("late", "training"),
+        ("last", "eval"),
+    }
+    assert len(found) == 3
+    if hasattr(server.client, "create_logged_model"):  # MLflow 2 keeps models among the files
+        assert said.endswith(
+            "files are kept: save_model(FOLDER), then mlflow.log_artifacts(FOLDER)"
+        )
+
+
 def ask_in_vain(marker: str) -> str:
     import mlflow
 
