@@ -131,11 +131,12 @@ def _run(
             "loading it inside the function is cheaper"
         )
     line.note = " · ".join(filter(None, notes))
-    line.show(ready=warm)
+    if not warm:
+        line.show(ready=False)
     if group.note and not host.rich:  # a script shows no status line
         host.stream(parent, "stderr", f"{group.note}\n".encode())
     frames = [context(owner, group, options, handle), *payload.frames]
-    sink = output.Sink(host, parent, group.world)
+    sink = output.Sink(host, parent, group.world, line.open)
 
     def start() -> Any:
         return owner.core.begin_call(
@@ -224,6 +225,9 @@ def _watch(
     owner: pool.Pool, group: Group, ticket: Any, line: status.Status, sink: output.Sink
 ) -> None:
     """Waits for the end of the call and updates its line."""
+    if ticket.wait(status.UNSEEN):
+        return
+    line.open()
     watch = quiet.QuietWatch(owner.core, group.members)
     peers = waiting.FailedPeerWatch(owner.core, group.members, ticket.id)
     while not ticket.wait(status.INTERVAL):

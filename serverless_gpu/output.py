@@ -31,6 +31,7 @@ class Sink:
     host: Host
     parent: Any
     world: int
+    above: Callable[[], None] | None = None  # shows what is above all that ranks send
     number: int | None = field(default_factory=hosts.cell_number)
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # of last expressions, by rank
     cell_over: bool = False
@@ -38,6 +39,12 @@ class Sink:
 
     def __post_init__(self) -> None:
         self.displays = displays.Cell(displays.Place(self.host, self.parent, self.world))
+
+    def open(self) -> None:
+        """To be called before anything is shown."""
+        above, self.above = self.above, None
+        if above is not None:
+            above()
 
 
 class Output:
@@ -138,6 +145,7 @@ class Output:
 
     def _dispatch(self, call: int, sink: Sink, ranks: set[int], kind: str, content: bytes) -> None:
         sink.last_output = time.monotonic()
+        sink.open()
         if kind in ("stdout", "stderr"):
             sink.host.stream(sink.parent, kind, content)
             if sink.cell_over and not sink.host.shows_late:
@@ -162,5 +170,6 @@ class Output:
             groups.setdefault(text, set()).add(rank)
         sink.results = {}
         for text, ranks in groups.items():
+            sink.open()
             sink.displays.clear_next.clear()
             self._displays.show(sink.displays, ranks, "display_data", json.loads(text), None)

@@ -6,6 +6,7 @@ import html
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two updates, at least.
 INTERVAL = 0.25
+#: Seconds of a call that nobody sees: one that has ended by then, without output, shows only its end.
+UNSEEN = 0.03
 #: Seconds from which it is told what user code waited for at its start.
 WORTH_TELLING = 0.05
 #: Characters of a line that is not shown in the cell itself.
@@ -38,7 +41,8 @@ _PRESSURE = {
 
 @dataclass
 class Status:
-    """Threads: the one that waits for the call."""
+    """Threads: the one that waits for the call; `open` and `show_link` any. One lock, held while
+    publishing."""
 
     host: Host
     parent: Any
@@ -50,6 +54,7 @@ class Status:
     imports: Callable[[], float] = lambda: 0.0  # seconds that the fork server's imports took
 
     def __post_init__(self) -> None:
+        self._lock = threading.RLock()
         self._id = f"serverless-gpu-{os.getpid()}-{next(_numbers)}"
         self._started = time.monotonic()
         self._clock = time.strftime("%H:%M")
@@ -61,6 +66,12 @@ class Status:
         self._ready_after: float | None = 0.0 if self.warm else None
         self._begun_after = 0.0  # seconds, once it is known
         self._startup: Mapping[str, float] = {}
+
+    def open(self) -> None:
+        """Shows the line if it is not there yet: what the call shows comes below it."""
+        with self._lock:
+            if self._shown is None:
+                self.show()
 
     def show(
         self,
@@ -203,19 +214,22 @@ class Status:
             if known is not None:
                 body += _folded(known.line, known.details)
                 text += f"\n{known.line}"
-        data = {"text/plain": text, "text/html": body}
-        if data == self._shown:
-            return
-        kind = "display_data" if self._shown is None else "update_display_data"
-        self._shown = data
+        self._send({"text/plain": text, "text/html": body})
         if quiet is not None and not self.host.rich and not self._told:
             # A script has no line to update, and somebody may wait in front of it.
             self._told = True
             lines = "\n".join([quiet.line, *quiet.details, ""])
             self.host.stream(self.parent, "stderr", lines.encode(errors="replace"))
-        message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
-        if self.host.rich:
-            self.host.message(self.parent, kind, message)
+
+    def _send(self, data: dict[str, Any]) -> None:
+        with self._lock:
+            if data == self._shown:
+                return
+            kind = "display_data" if self._shown is None else "update_display_data"
+            self._shown = data
+            message = {"data": data, "metadata": {}, "transient": {"display_id": self._id}}
+            if self.host.rich:
+                self.host.message(self.parent, kind, message)
 
 
 def _folded(line: str, details: Sequence[str]) -> str:

@@ -74,6 +74,22 @@ def test_one_message_is_shown_and_then_updated(host: Shown) -> None:
     assert "1 of 4 done" in host.messages[1][1]["data"]["text/plain"]
 
 
+def test_a_call_that_is_over_before_anybody_sees_it_shows_only_its_end(host: Shown) -> None:
+    line = _line(host)
+    line.finish("✓", "done in")
+    line.open()  # for what its ranks still print
+    [(kind, message)] = host.messages
+    assert kind == "display_data" and "✓ 4 ranks" in message["data"]["text/plain"]
+
+
+def test_the_first_that_a_call_shows_opens_its_line(host: Shown) -> None:
+    line = _line(host)
+    line.open()
+    line.open()
+    [(kind, message)] = host.messages
+    assert kind == "display_data" and "● 4 ranks" in message["data"]["text/plain"]
+
+
 def test_what_has_not_changed_is_not_sent_again(host: Shown) -> None:
     line = _line(host)
     for _ in range(5):

@@ -271,6 +271,18 @@ def test_a_widget_of_a_rank_is_a_line_that_says_where_widgets_work(notebook: Not
     assert not any("widget-view" in str(data) for data in shown)
 
 
+@pytest.mark.parametrize(
+    "cell", ["print('said')", "6 * 7", "display({'text/plain': 'shown'}, raw=True)"]
+)
+def test_the_status_line_stands_above_all_that_ranks_show(notebook: Notebook, cell: str) -> None:
+    run = notebook.run(f"%%distributed --mlflow off\n{cell}")
+    kinds = ("stream", "display_data")
+    first, *others = [m["content"] for m in run.messages if m["msg_type"] in kinds]
+    assert first["data"]["text/plain"].startswith("● 8 ranks")
+    assert others and not any("8 ranks" in str(other) for other in others)
+    assert run.of_type("update_display_data")[-1]["data"]["text/plain"].startswith("✓ 8 ranks")
+
+
 def test_displays_stand_between_the_lines_and_later_cells_update_them(notebook: Notebook) -> None:
     run = notebook.run(
         """
