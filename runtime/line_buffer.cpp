@@ -164,7 +164,7 @@ void LineBuffer::give(Row& row, Lines& done) const {
         if (row.text.empty() && !row.continues) return;
     }
     if (colour_open_after(row.text, row.colour)) row.text += kResetColour;
-    done.push_back({std::move(row.text), row.continues});
+    done.push_back({std::move(row.text), row.continues, row.progress});
 }
 
 std::optional<TimePoint> LineBuffer::settles_at() const {

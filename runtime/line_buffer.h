@@ -29,7 +29,8 @@ public:
     struct Line {
         std::string text;  // valid UTF-8, no line end; a colour left open is reset
         bool continues =
-            false;  // the beginning of this line was given by take_partial() or was cut
+            false;              // the beginning of this line was given by take_partial() or was cut
+        bool progress = false;  // the last state of a progress line
     };
     using Lines = std::vector<Line>;
 

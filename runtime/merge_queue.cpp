@@ -22,9 +22,11 @@ constexpr std::size_t kPutOff = 4;
 }  // namespace
 
 bool MergeQueue::Entry::merges_with(const Entry& other) const {
-    return hash == other.hash && line.stream == other.line.stream &&
-           line.continues == other.line.continues && line.type == other.line.type &&
-           line.text == other.line.text;
+    if (hash != other.hash || line.stream != other.line.stream ||
+        line.continues != other.line.continues || line.type != other.line.type)
+        return false;
+    if (progress && other.progress) return same_state(*progress, *other.progress);
+    return line.text == other.line.text;
 }
 
 MergeQueue::MergeQueue(const Options& options)
@@ -39,9 +41,15 @@ MergeQueue::MergeQueue(const Options& options)
 void MergeQueue::push(Rank rank, Line line, TimePoint now) {
     assert(options_.members.contains(rank));
     Lane& to = lane(rank);
-    const std::size_t hash = std::hash<std::string>{}(line.text);
+    std::optional<ProgressText> progress;
+    if (line.progress) progress = read_progress(line.text);
+    const std::size_t hash = std::hash<std::string>{}(progress ? progress->rest : line.text);
     to.place = options_.merge ? std::max(place_, to.place + 1) : ++place_;
-    to.lines.push_back({.line = std::move(line), .hash = hash, .place = to.place, .at = now});
+    to.lines.push_back({.line = std::move(line),
+                        .progress = std::move(progress),
+                        .hash = hash,
+                        .place = to.place,
+                        .at = now});
     bytes_ += to.lines.back().cost();
     if (to.lines.size() > 1) return;
     if (to.waited_for) --idle_;
@@ -99,7 +107,7 @@ MergeQueue::Merged MergeQueue::take_group(std::size_t index) {
     for (const Rank rank : group.ranks) {
         Lane& from = lane(rank);
         bytes_ -= from.lines.front().cost();
-        merged.line = std::move(from.lines.front().line);
+        if (rank == group.first) merged.line = std::move(from.lines.front().line);
         from.lines.pop_front();
         if (!from.lines.empty())
             join_group(rank);

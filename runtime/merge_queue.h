@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/progress_text.h"
 #include "runtime/rank_set.h"
 #include "runtime/stream.h"
 
@@ -38,6 +39,7 @@ public:
         Stream stream = Stream::out;
         bool continues = false;  // part of what makes two lines equal
         std::string type = {};   // of a rich display, whose content is the text; "" for a line
+        bool progress = false;   // equal to others of the same state; the lowest rank's is shown
     };
 
     struct Merged {
@@ -71,12 +73,15 @@ public:
 private:
     struct Entry {
         Line line;
+        std::optional<ProgressText> progress;
         std::size_t hash = 0;
         std::uint64_t place = 0;
         TimePoint at;
 
         bool merges_with(const Entry& other) const;
-        std::size_t cost() const { return sizeof(Entry) + line.text.size(); }
+        std::size_t cost() const {
+            return sizeof(Entry) + line.text.size() + (progress ? progress->rest.size() : 0);
+        }
     };
 
     struct Lane {

@@ -103,7 +103,7 @@ void OutputMux::Impl::settle_other(Rank rank, Stream stream) {
 
 void OutputMux::Impl::queue_lines(Rank rank, Stream stream) {
     for (LineBuffer::Line& line : done_)
-        queue_.push(rank, {std::move(line.text), stream, line.continues, {}}, now_);
+        queue_.push(rank, {std::move(line.text), stream, line.continues, {}, line.progress}, now_);
     done_.clear();
 }
 
@@ -219,17 +219,21 @@ std::optional<TimePoint> OutputMux::Impl::next_due() const {
 
 std::vector<LiveLine> OutputMux::Impl::live() const {
     std::vector<LiveLine> lines;
+    std::vector<ProgressText> states;  // of the lines
     for (const Rank rank : members_) {
         for (const LineBuffer& buffer : lane(rank).buffers) {
             for (std::string& text : buffer.live()) {
-                const auto same = [&](const LiveLine& line) {
-                    return options_.mode == Mode::merged && line.text == text;
-                };
-                const auto found = std::find_if(lines.begin(), lines.end(), same);
-                if (found != lines.end())
-                    found->ranks.insert(rank);
-                else
+                ProgressText state = read_progress(text);
+                std::size_t at = options_.mode == Mode::merged ? 0 : lines.size();
+                while (at < lines.size() &&
+                       (lines[at].ranks.contains(rank) || !in_step(states[at], state)))
+                    ++at;
+                if (at < lines.size()) {
+                    lines[at].ranks.insert(rank);
+                } else {
                     lines.push_back({{rank}, std::move(text)});
+                    states.push_back(std::move(state));
+                }
             }
         }
     }

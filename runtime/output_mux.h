@@ -37,7 +37,8 @@ struct Unshown {
 // `window`. A world of one rank has no prefixes.
 // A partial line (no line end yet) is shown when it has waited `partial_wait`; it is completed in
 // place if nothing was shown since, else it is ended and its rest becomes a line of its own.
-// Progress lines are kept out of the text: live() has their state, and only the last one is shown.
+// Progress lines are kept out of the text: live() has their state, and only the last one is shown,
+// once for ranks that measured the same state a little differently.
 // Bytes may be cut anywhere; what is no UTF-8 becomes U+FFFD, control characters become visible,
 // terminal sequences other than colours are dropped.
 //
@@ -97,7 +98,8 @@ public:
     // past, and may be early by one take() that gives nothing.
     std::optional<TimePoint> next_due() const;
 
-    // Progress lines in the order of their first rank, equal ones under one set.
+    // Progress lines in the order of their first rank; those of ranks in step (progress_text.h) are
+    // one, as the first of them has it.
     std::vector<LiveLine> live() const;
 
     // Of a flood that goes on; `newest` lines at most. No lines if there is no flood.

@@ -13,16 +13,7 @@ from traitlets.config import Config
 import serverless_gpu
 from serverless_gpu.errors import CellSyntaxError, RankError
 from serverless_gpu.sessions import Session
-
-
-def said_by(text: str, line: str) -> set[int]:
-    """The ranks that printed `line`, each on its own or together."""
-    ranks: set[int] = set()
-    for prefix in re.findall(rf"^\[([\d,-]+)\] {re.escape(line)}$", text, re.MULTILINE):
-        for part in prefix.split(","):
-            first, _, last = part.partition("-")
-            ranks.update(range(int(first), int(last or first) + 1))
-    return ranks
+from tests.support.shown import ranks_of
 
 
 class Shell:
@@ -59,7 +50,7 @@ def test_a_cell_runs_on_every_rank(shell: Shell) -> None:
     text = shell.ok(
         "%%distributed --gpus 3\nimport os\nrank = int(os.environ['RANK'])\nprint('hi')"
     )
-    assert said_by(text, "hi") == {0, 1, 2}
+    assert ranks_of(text, "hi") == [0, 1, 2]
     text = shell.ok("%%distributed\nprint('rank', rank)")
     assert sorted(re.findall(r"\[(\d)\] rank (\d)", text)) == [(n, n) for n in "012"]
 
@@ -141,7 +132,7 @@ x[0] + os.environ["FOO"]
 
 def test_timing_magics_may_stand_above(shell: Shell) -> None:
     text = shell.ok("%%time\n%%distributed --gpus 2\nprint('inside')")
-    assert said_by(text, "inside") == {0, 1}
+    assert ranks_of(text, "inside") == [0, 1]
     assert "Wall time" in text
 
 

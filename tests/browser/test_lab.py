@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support import lab
+from tests.support.shown import ranks_of
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -23,7 +24,7 @@ def test_a_cell_on_eight_ranks_shows_its_lines_and_the_link_of_its_run(
     notebook: lab.Notebook,
 ) -> None:
     area = notebook.run("%%distributed --gpus 8\nprint('hello from the cell')\n40 + 2")
-    assert lab.ranks_of(area.inner_text(), "hello from the cell") == list(range(8))
+    assert ranks_of(area.inner_text(), "hello from the cell") == list(range(8))
     expect(area).to_contain_text("[0-7] 42")
     status = area.locator('[role="status"]')
     expect(status).to_have_count(1)
@@ -46,7 +47,7 @@ def test_lines_appear_while_the_cell_runs(notebook: lab.Notebook) -> None:
         " {type: 'file', format: 'text', content: ''})"
     )
     expect(area.locator('[role="status"]')).to_contain_text("done in")
-    assert lab.ranks_of(area.inner_text(), "second line") == [0, 1]
+    assert ranks_of(area.inner_text(), "second line") == [0, 1]
 
 
 def test_stop_ends_a_long_cell_and_the_next_one_works(notebook: lab.Notebook) -> None:
@@ -60,7 +61,7 @@ def test_stop_ends_a_long_cell_and_the_next_one_works(notebook: lab.Notebook) ->
     expect(area.locator('[role="status"]')).to_contain_text("stopped")
     notebook.screenshot("stopped-cell")
     after = notebook.run("%%distributed\nprint('kept', kept)")
-    assert lab.ranks_of(after.inner_text(), "kept 7") == [0, 1, 2, 3]
+    assert ranks_of(after.inner_text(), "kept 7") == [0, 1, 2, 3]
 
 
 def test_an_error_shows_the_rank_s_line_and_one_traceback(notebook: lab.Notebook) -> None:
@@ -85,7 +86,7 @@ def test_restart_ends_the_ranks_and_the_kernel_works_again(notebook: lab.Noteboo
     for handle in handles:
         assert _ended(handle), f"one of the ranks {pids} outlived the restart"
     again = notebook.run("%%distributed --gpus 2\nprint('new ranks')")
-    assert lab.ranks_of(again.inner_text(), "new ranks") == [0, 1]
+    assert ranks_of(again.inner_text(), "new ranks") == [0, 1]
 
 
 def _ended(pidfd: int, limit: float = 30.0) -> bool:

@@ -92,17 +92,6 @@ def browser_page(executable: str) -> Iterator[Page]:
         browser.close()
 
 
-def ranks_of(text: str, line: str) -> list[int]:
-    """The ranks under which `line` is shown. Lines merge as far as ranks are in step, which a busy
-    machine decides; that each rank's line is there, once, is what counts."""
-    ranks: list[int] = []
-    for prefix in re.findall(rf"\[([\d,-]+)\] {re.escape(line)}", text):
-        for part in prefix.split(","):
-            first, _, last = part.partition("-")
-            ranks += range(int(first), int(last or first) + 1)
-    return sorted(ranks)
-
-
 class Notebook:
     """The notebook that is open in the page."""
 
