@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -40,6 +41,9 @@ def _die_with(guard: int) -> None:
     limit = time.monotonic() + _FOLLOW_LIMIT
     while os.getppid() != guard and time.monotonic() < limit:
         time.sleep(0.005)
-    while os.getppid() == guard:
-        time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):
+        alive = select.poll()
+        alive.register(os.pidfd_open(guard), select.POLLIN)
+        if os.getppid() == guard:  # else the number may be another's by now
+            alive.poll()
     os._exit(0)
