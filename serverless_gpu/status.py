@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two updates, at least.
 INTERVAL = 0.25
-#: Seconds of a call that nobody sees: one that has ended by then, without output, shows only its end.
+#: Seconds that nobody sees: a call that has ended by then, without output, shows only its end.
 UNSEEN = 0.03
 #: Seconds from which it is told what user code waited for at its start.
 WORTH_TELLING = 0.05
