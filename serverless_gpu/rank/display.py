@@ -165,10 +165,22 @@ def publish_display_data(
 
 def install_without_shell() -> None:
     """Lets `IPython.display` and pyplot's inline backend of a function rank reach the cell."""
-    import IPython.core.display_functions as functions
+    _set_public({each.__name__: each for each in (display, publish_display_data, clear_output)})
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+
+def rehearse() -> None:
+    """What a function rank does here, in one that is a spare (environment.prepare)."""
     import IPython.display as public
 
-    for module in (functions, public):
-        for ours in (display, publish_display_data, clear_output):
-            setattr(module, ours.__name__, ours)
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    names = ("display", "publish_display_data", "clear_output")
+    _set_public({name: getattr(public, name) for name in names})
+
+
+def _set_public(functions: dict[str, Any]) -> None:
+    import IPython.core.display_functions as inner
+    import IPython.display as public
+
+    for module in (inner, public):
+        for name, function in functions.items():
+            setattr(module, name, function)

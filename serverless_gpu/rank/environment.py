@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import serialize
-from . import process_group
+from . import display, process_group, streams
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class _Taken:
 
 
 _taken: _Taken | None = None
+_first = True  # no call has had its surroundings here
 
 
 def apply(context: dict[str, Any], rank: int, world: int) -> None:
@@ -35,15 +36,15 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
     `epoch`, `tracking` (a dict per rank, or None), `session` (bool).
     Raises FileNotFoundError if the notebook's folder is gone.
     """
-    global _taken
-    first = _taken is None
+    global _taken, _first
     if _taken is None or _taken.packed != context["surroundings"]:
         _taken = _take_over(context["surroundings"], _taken)
     _set_rank_variables(_rank_variables(context, _taken.env, rank, world))
-    _forget_folders(sys.path if first else _watched_folders())
+    _forget_folders(sys.path if _first else _watched_folders())
     process_group.enter(context["epoch"], rank, world, context["store_file"])
-    if first:
+    if _first:
         _threads(context)
+        _first = False
     if context["tracking"] is not None:
         from ..tracking import rank as tracking
 
@@ -96,16 +97,52 @@ _SAME_FOR_ALL = {
 _OURS = ("SERVERLESS_GPU_POOL", *_SAME_FOR_ALL)
 
 
+#: What `_rank_variables` gives.
+_OF_RANKS = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS"),
+    "SERVERLESS_GPU_RANK",
+)
+
+
 def prepare() -> None:
     """What can be done while the rank is a spare, so that its call finds it done."""
     os.environ.update(_SAME_FOR_ALL)
     _seed()
-    # Pickling once has the pages that it writes to copied now; so has entering a tracked call.
-    payload = serialize.dump((prepare, (), {}), what="rehearsal")
-    serialize.load(payload.frames, payload.detach())
+    _rehearse()
+
+
+def _rehearse() -> None:
+    """Does what a call begins and ends with, for nobody. A forked process copies each page that it
+    writes to first, and what it has not run yet is in no cache: of a quick call on a new rank that
+    was two fifths of the work."""
+    global _taken
+    import torch
+
+    packed = pickle.dumps((dict(os.environ), "", [*sys.path]), 5)
+    _taken = _Taken(packed, *pickle.loads(packed))  # in no folder, so the call's is entered
+    _set_rank_variables(dict.fromkeys(_OF_RANKS, ""))
+    _forget_folders(sys.path)
+    torch.set_num_threads(torch.get_num_threads())
+    process_group.rehearse()
+    display.rehearse()
+    streams.flush()
+    function, args, kwargs = serialize.load(_rehearsal, -1)
+    serialize.dump(function(*args, **kwargs), what="rehearsal").close()
     tracking = sys.modules.get("serverless_gpu.tracking.rank")
     if tracking is not None:
         tracking.rehearse()
+    after_call()
+
+
+def _call_of_nobody() -> list[bytes]:
+    """A dumped call of a function that travels by value, as those of notebooks do."""
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec("def rehearsal(value):\n    return value\n", scope)
+    return serialize.dump((scope["rehearsal"], (1,), {}), what="rehearsal").frames
+
+
+_rehearsal = _call_of_nobody()  # made once, in the fork server
 
 
 def _set_rank_variables(wanted: dict[str, str]) -> None:

@@ -37,6 +37,22 @@ def test_torchrun_s_variables_are_complete() -> None:
         assert {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= found.keys()
 
 
+def test_what_a_spare_has_rehearsed_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_NOTEBOOK", "")
+
+    @distributed(gpus=2)
+    def found() -> tuple[set[str], list[str], Any]:
+        import IPython.display as public
+
+        return {name for name, value in os.environ.items() if not value}, sys.path, public.display
+
+    empty = {name for name, value in os.environ.items() if not value}
+    for without_value, path, display in found.distributed():
+        assert without_value - {"CUDA_VISIBLE_DEVICES"} == empty - {"CUDA_VISIBLE_DEVICES"}
+        assert path == [entry or os.getcwd() for entry in sys.path]
+        assert display.__module__ == "serverless_gpu.rank.display"
+
+
 def test_variables_of_the_notebook_are_followed_at_each_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,6 +95,24 @@ def test_the_folder_of_the_notebook_is_followed_at_each_call(
     (tmp_path / "only_here.txt").write_text("x")
     assert look.distributed() == [(str(tmp_path), True)] * 2
     assert os.getcwd() == str(tmp_path)
+
+
+def test_a_folder_that_was_made_anew_is_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "notebooks"
+    for content in ("old", "new"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        (folder / "file").write_text(content)
+
+        @distributed(gpus=2)
+        def read() -> str:
+            return Path("file").read_text()
+
+        assert read.distributed() == [content] * 2
+        (folder / "file").unlink()
+        folder.rmdir()
 
 
 def test_a_deleted_folder_is_an_error_that_says_so(
