@@ -54,7 +54,8 @@ std::optional<Packet> recv_packet(int socket) {
     ssize_t n = 0;
     do {
         n = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
+        // A peer that went without reading all of ours is reported once, ahead of what it sent.
+    } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
     const bool nothing_yet = errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS;
     if (n < 0) return nothing_yet ? std::nullopt : std::optional<Packet>(Packet{});
     Packet packet{room.substr(0, static_cast<std::size_t>(n)), {}};

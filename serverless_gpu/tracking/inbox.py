@@ -146,6 +146,8 @@ class Inbox:
                 packet = peer.sock.recv(_PACKET_LIMIT)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                continue  # it went with answers unread, which is told once, before what it sent
             except OSError:
                 packet = b""
             if not packet:
