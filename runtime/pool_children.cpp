@@ -38,7 +38,10 @@ void PoolThread::read_guard() {
 // Whatever the guard watched over ends with it: nobody will report the ranks any more.
 void PoolThread::guard_lost() {
     link_.reset();
-    trouble("the guard process ended, and all ranks with it", true);
+    if (fork_server_refused_)  // it could not even make its second process, and has said why
+        trouble(pool_.trouble(), true);
+    else
+        trouble("the guard process ended, and all ranks with it", true);
     all_lost();
 }
 

@@ -82,7 +82,7 @@ void PoolThread::start_fork_server() {
     if (!control) return trouble(control.error().message, false);
     auto& [ours, theirs] = control.value();
     control_ = std::move(ours);
-    tell_guard({GuardPacket::Kind::start_fork_server, 0, 0}, theirs.get());
+    tell_guard({GuardPacket::Kind::start_fork_server, 0, process_limit()}, theirs.get());
 }
 
 void PoolThread::set_spares(int count) {
@@ -193,12 +193,15 @@ Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
         list.push_back(std::move(entry));
         for (const auto& end : child.ends) fds.push_back(end.get());
     }
-    const std::string order = nlohmann::json{{"children", list}}.dump(
-        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const nlohmann::json asked{{"children", list}, {"processes", process_limit()}};
+    const std::string order = asked.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
     if (sent != Sent::yes) return sent;
     ++forks_under_way_;
-    for (const ChildId id : ids) ++children_.at(id).orders;
+    for (const ChildId id : ids) {
+        ++children_.at(id).orders;
+        children_.at(id).processes = process_limit();
+    }
     return sent;
 }
 
@@ -262,8 +265,14 @@ void PoolThread::forked(ChildId id, pid_t pid) {
         if (pid > 0 && !early) tell_guard({GuardPacket::Kind::kill_tree, pid, 0});
         return;
     }
-    if (pid <= 0) return never_forked({id});
     Child& child = found->second;
+    if (pid <= 0) {
+        // Refused by a limit that has been raised meanwhile.
+        const bool again = child.processes != process_limit() && child.orders < kMaxOrders;
+        if (!again) return never_forked({id});
+        ordered_.push_back(id);
+        return;
+    }
     child.pid = pid;
     child.state = Child::State::alive;
     child.ends.clear();  // a kept write end would hide the rank's end

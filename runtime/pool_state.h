@@ -53,6 +53,7 @@ struct Child {
     std::deque<Unsent> unsent;   // while the socket is full
     std::vector<UniqueFd> ends;  // its own ends, until it is forked
     int orders = 0;              // how often a fork server was asked for it
+    std::int32_t processes = 0;  // process_limit() when it was
     CallId call = 0;             // the last call it was given
     std::size_t index = 0;       // its place in that call
     bool retired = false;        // its owner asks no more about it

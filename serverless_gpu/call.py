@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import resource
 import sys
 import threading
 import time
@@ -190,9 +191,10 @@ def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -
     folder = os.getcwd()
     env = {**_environment.now(), **accelerator.rank_environment(), **options.env}
     path = [entry or folder for entry in sys.path]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     whole = {
         # A pickle of its own: ranks open it only if it is not that of the last call.
-        "surroundings": pickle.dumps((env, folder, path), 5),
+        "surroundings": pickle.dumps((env, folder, path, processes), 5),
         "threads": accelerator.threads_per_rank(group.world),
         "store_file": owner.store_file(),
         "epoch": group.epoch,

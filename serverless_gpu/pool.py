@@ -28,6 +28,8 @@ _FORK_SERVER = (
     f"sys.path.append({_PACKAGE_PARENT!r}); "
     "from serverless_gpu.rank.fork_server import main; main()"
 )
+#: A trouble that begins so is explained by what the fork server printed.
+_ENDED = "the fork server ended"
 #: What the tracker may take after the notebook's end, to write what ranks have logged, in seconds.
 TRACKER_LINGER = 2.0
 
@@ -140,12 +142,14 @@ class Pool:
     def why_dead(self) -> str:
         """What is known about a process that ended unexpectedly: one line, "" if nothing."""
         trouble = str(self.core.trouble)
+        if not trouble.startswith(_ENDED):
+            return trouble
         log = self.folder / "fork_server.log"
         try:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
             last = []
-        return f"{trouble}: {last[0]}" if trouble and last else trouble
+        return f"{trouble}: {last[0]}" if last else trouble
 
 
 def _limit_behind(error: Exception) -> str:

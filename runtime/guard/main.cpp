@@ -134,7 +134,8 @@ void drop_signals(int signal_fd) {
 }
 
 // If it cannot be forked, the pool is told and sees the end of its control socket.
-void start_fork_server(Setup& setup, const UniqueFd& control) {
+void start_fork_server(Setup& setup, const UniqueFd& control, std::int32_t limit) {
+    follow_process_limit(limit);
     const pid_t keeper = ::getpid();
     const pid_t pid = ::fork();
     if (pid == 0) exec_fork_server(setup, control.get(), keeper);
@@ -186,7 +187,7 @@ bool serve_link(Setup& setup) {
             setup.lingering->add(packet.pid, std::chrono::milliseconds(packet.number));
             return true;
         case GuardPacket::Kind::start_fork_server:
-            if (!received->fds.empty()) start_fork_server(setup, received->fds[0]);
+            if (!received->fds.empty()) start_fork_server(setup, received->fds[0], packet.number);
             return true;
         default:
             return false;
@@ -272,7 +273,10 @@ int run(int argc, char** argv) {
 
     UniqueFd warden = pidfd_of(::getpid());
     const pid_t keeper = ::fork();
-    if (keeper < 0) return 1;
+    if (keeper < 0) {
+        tell_pool(setup, {GuardPacket::Kind::started, -1, errno});
+        return 1;
+    }
     if (keeper == 0) return keep(std::move(setup), std::move(warden));
     return ward(setup, keeper);
 }

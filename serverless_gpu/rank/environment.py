@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class _Taken:
     env: dict[str, str]
     cwd: str
     path: list[str]
+    processes: int  # limit of them, -1: none
 
 
 _taken: _Taken | None = None
@@ -32,8 +34,8 @@ _first = True  # no call has had its surroundings here
 def apply(context: dict[str, Any], rank: int, world: int) -> None:
     """Called before user code of each call.
 
-    `context` holds `surroundings` (a pickle of `env`, `cwd`, `path`), `threads`, `store_file`,
-    `epoch`, `tracking` (a dict per rank, or None), `session` (bool).
+    `context` holds `surroundings` (a pickle of `env`, `cwd`, `path`, `processes`), `threads`,
+    `store_file`, `epoch`, `tracking` (a dict per rank, or None), `session` (bool).
     Raises FileNotFoundError if the notebook's folder is gone.
     """
     global _taken, _first
@@ -77,7 +79,18 @@ def _take_over(packed: bytes, before: _Taken | None) -> _Taken:
             ) from None
     if before is None or new.path != before.path:
         sys.path[:] = new.path
+    if before is None or new.processes != before.processes:
+        follow_process_limit(new.processes)
     return new
+
+
+def follow_process_limit(soft: int) -> None:
+    """Takes over the notebook's limit of processes (ulimit -u; -1: none), as far as the hard one
+    allows: raising it there is enough."""
+    own, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    wanted = soft if hard == -1 or 0 <= soft < hard else hard
+    if wanted != own:
+        resource.setrlimit(resource.RLIMIT_NPROC, (wanted, hard))
 
 
 #: What torchrun sets and is the same in every call on one machine, and what is right there for

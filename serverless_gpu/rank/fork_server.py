@@ -122,9 +122,12 @@ def thread_names() -> list[str]:
     return names
 
 
-def fork_children(children: list[dict[str, Any]], fds: list[int], control: socket.socket) -> None:
-    from . import process
+def fork_children(order: dict[str, Any], fds: list[int], control: socket.socket) -> None:
+    """`order`: "children", and "processes", the notebook's limit of them."""
+    from . import environment, process
 
+    environment.follow_process_limit(order["processes"])
+    children = order["children"]
     unfit = why_not_fork()
     if unfit:
         nobody = {str(child["id"]): -1 for child in children}
@@ -191,7 +194,7 @@ def main() -> None:
         data, fds, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)
-        fork_children(json.loads(data)["children"], list(fds), control)
+        fork_children(json.loads(data), list(fds), control)
         for fd in fds:
             os.close(fd)
 

@@ -87,6 +87,48 @@ attempt("lifted", lambda: eight.distributed(np.ones(100_000)))
     assert lines["lifted"] == ALL, lines
 
 
+@pytest.mark.parametrize(
+    ("processes", "refused"),
+    [
+        (1, "the rank processes could not be started: "),
+        (4, "rank 0 could not run: no fork server can be started (Resource temp"),
+        (5, "rank 0 could not run: no fork server can be started (Resource temp"),
+        (
+            6,
+            "rank 0 could not run: no process can be made for a rank (Resource temporarily "
+            "unavailable; ulimit -u is 6,",
+        ),
+    ],
+    ids=["no guard", "half a guard", "no fork server", "no ranks"],
+)
+def test_a_users_own_limit_of_processes_is_named_and_raising_it_in_the_notebook_is_enough(
+    processes: int, refused: str, tmp_path: Path
+) -> None:
+    code = """
+import resource
+for turn in range(2):
+    attempt(f"low{turn}", lambda: eight.distributed(np.ones(100_000)))
+hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+attempt("lifted", lambda: eight.distributed(np.ones(100_000)))
+
+@distributed(gpus=2)
+def limit():
+    return resource.getrlimit(resource.RLIMIT_NPROC)[0]
+
+attempt("ranks", lambda: limit.distributed() == [hard, hard])
+"""
+    before = pressed.as_another_user(f"prlimit --nproc={processes}:")
+    alone = {"HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count, too
+    lines = pressed.lines_of(code, tmp_path, before=before, **alone)
+    assert refused in lines["low0"], lines
+    for low in ("low0", "low1"):
+        assert lines[low].startswith("PoolError "), lines
+        assert "ulimit -u" in lines[low] and "pids.max" in lines[low]
+    assert lines["lifted"] == ALL, lines
+    assert lines["ranks"] == "True"
+
+
 def test_a_full_shared_memory_is_named_and_arguments_do_not_need_it(tmp_path: Path) -> None:
     code = """
 @distributed(gpus=2)

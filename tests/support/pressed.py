@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -37,6 +40,20 @@ def lines_of(code: str, folder: Path, before: str = "", **env: str) -> dict[str,
     script = scripts.run(PREAMBLE + code, folder, before=before, **{**CPU, **env})
     assert script.code == 0, script.text
     return {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in script.lines if " " in line}
+
+
+def as_another_user(program: str) -> str:
+    """A shell command after which what follows is run by `program` and as a user who has no other
+    processes, for whom the limits hold that root is above. It may read and write every file, since
+    this Python may lie where only root can look. Skips where there is no other user to be had."""
+    if os.geteuid() != 0 or not (shutil.which("setpriv") and shutil.which("prlimit")):
+        pytest.skip("only root can become another user")
+    files = "+dac_override,+dac_read_search"
+    user = random.randrange(1 << 20, 1 << 30)
+    return (
+        f"exec setpriv --reuid {user} --clear-groups --inh-caps={files} --ambient-caps={files} "
+        f'{program} "$@"'
+    )
 
 
 def mounted(folder: Path | str, size: str) -> str:
