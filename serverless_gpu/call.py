@@ -16,6 +16,7 @@ from typing import Any
 
 from . import (
     accelerator,
+    environ,
     gpu_report,
     hosts,
     logs,
@@ -185,11 +186,8 @@ def _check_folder() -> None:
 
 def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -> bytes:
     """What ranks make their surroundings of, see rank/environment.py."""
-    tracked = None
-    if handle is not None:
-        tracked = {rank: handle.rank_config(rank) for rank, _ in group.members}
     folder = os.getcwd()
-    env = {**_environment.now(), **accelerator.rank_environment(), **options.env}
+    env = {**environ.now(), **accelerator.rank_environment(), **options.env}
     path = [entry or folder for entry in sys.path]
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     whole = {
@@ -199,28 +197,9 @@ def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -
         "store_file": owner.store_file(),
         "epoch": group.epoch,
         "session": group.session,
-        "tracking": tracked,
+        "tracking": None if handle is None else handle.rank_config(0),  # rank 0's, but for all
     }
     return pickle.dumps(whole, 5)
-
-
-class _Environment:
-    """The notebook's environment as a dict. Decoding it anew for each call would cost a tenth of a
-    no-op call, so that is done only after a change."""
-
-    def __init__(self) -> None:
-        self._raw: object = None
-        self._decoded: dict[str, str] = {}
-
-    def now(self) -> dict[str, str]:
-        raw = getattr(os.environ, "_data", None)
-        if raw is None or raw != self._raw:
-            self._decoded = dict(os.environ)
-            self._raw = dict(raw) if raw is not None else None
-        return self._decoded
-
-
-_environment = _Environment()
 
 
 def _watch(

@@ -35,7 +35,8 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
     """Called before user code of each call.
 
     `context` holds `surroundings` (a pickle of `env`, `cwd`, `path`, `processes`), `threads`,
-    `store_file`, `epoch`, `tracking` (a dict per rank, or None), `session` (bool).
+    `store_file`, `epoch`, `tracking` (None, or rank 0's: all but the number is equal), `session`
+    (bool).
     Raises FileNotFoundError if the notebook's folder is gone.
     """
     global _taken, _first
@@ -50,7 +51,7 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
     if context["tracking"] is not None:
         from ..tracking import rank as tracking
 
-        tracking.activate(context["tracking"][rank])
+        tracking.activate({**context["tracking"], "rank": rank})
 
 
 def after_call() -> None:
@@ -132,7 +133,8 @@ def _rehearse() -> None:
     global _taken
     import torch
 
-    packed = pickle.dumps((dict(os.environ), "", [*sys.path]), 5)
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    packed = pickle.dumps((dict(os.environ), "", [*sys.path], processes), 5)
     _taken = _Taken(packed, *pickle.loads(packed))  # in no folder, so the call's is entered
     _set_rank_variables(dict.fromkeys(_OF_RANKS, ""))
     _forget_folders(sys.path)

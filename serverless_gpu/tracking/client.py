@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 
+from serverless_gpu import environ
 from serverless_gpu.tracking.ahead import Ahead
 from serverless_gpu.tracking.context import TrackingContext, capture_context
 from serverless_gpu.tracking.facts import call_tags
@@ -101,7 +102,7 @@ class Tracker:
             tags=dict(tags),
             lazy=mode == "lazy",
             cwd=context.cwd or os.getcwd(),
-            environment=tracking_environment(os.environ),
+            environment=tracking_environment(environ.now()),
             started_ms=time.time_ns() // 1_000_000,
         )
         with self._lock:
