@@ -69,9 +69,9 @@ void ChunkWriter::end_flood() {
                                " lines not shown; all are in the log (%distributed logs)\n");
         reported_ = dropped_;
     }
-    for (const Chunk& line : tail_) write(line.stream, line.text);
+    for (const Kept* kept : tail_in_order()) write(kept->line.stream, kept->line.text);
     tail_.clear();
-    tail_bytes_ = 0;
+    tail_lines_ = tail_bytes_ = 0;
 }
 
 std::vector<Chunk> ChunkWriter::take() {
@@ -116,14 +116,40 @@ std::optional<TimePoint> ChunkWriter::flood_ends() const {
 }
 
 void ChunkWriter::keep_in_tail(const Line& line) {
-    tail_.push_back({line.stream, prefix(line.ranks)});
-    tail_.back().text.append(line.text).append("\n");
-    tail_bytes_ += tail_.back().text.size();
-    while (tail_.size() > options_.tail_lines || tail_bytes_ > most_tail_bytes()) {
-        tail_bytes_ -= tail_.front().text.size();
-        tail_.pop_front();
-        ++dropped_;
-    }
+    const auto first = static_cast<std::size_t>(*line.ranks.begin());
+    if (first >= tail_.size()) tail_.resize(first + 1);
+    Share& share = tail_[first];
+    share.lines.push_back({next_number_++, {line.stream, prefix(line.ranks)}});
+    std::string& text = share.lines.back().line.text;
+    text.append(line.text).append("\n");
+    share.bytes += text.size();
+    tail_bytes_ += text.size();
+    ++tail_lines_;
+    while (tail_lines_ > options_.tail_lines || tail_bytes_ > most_tail_bytes()) shorten_tail();
+}
+
+// Whoever has most of what there is too much of loses its oldest line.
+void ChunkWriter::shorten_tail() {
+    const bool by_lines = tail_lines_ > options_.tail_lines;
+    const auto smaller = [by_lines](const Share& a, const Share& b) {
+        return by_lines ? a.lines.size() < b.lines.size() : a.bytes < b.bytes;
+    };
+    Share& largest = *std::max_element(tail_.begin(), tail_.end(), smaller);
+    const std::size_t bytes = largest.lines.front().line.text.size();
+    largest.lines.pop_front();
+    largest.bytes -= bytes;
+    tail_bytes_ -= bytes;
+    --tail_lines_;
+    ++dropped_;
+}
+
+std::vector<const ChunkWriter::Kept*> ChunkWriter::tail_in_order() const {
+    std::vector<const Kept*> all;
+    for (const Share& share : tail_)
+        for (const Kept& kept : share.lines) all.push_back(&kept);
+    const auto earlier = [](const Kept* a, const Kept* b) { return a->number < b->number; };
+    std::sort(all.begin(), all.end(), earlier);
+    return all;
 }
 
 std::size_t ChunkWriter::most_tail_bytes() const {
@@ -132,10 +158,10 @@ std::size_t ChunkWriter::most_tail_bytes() const {
 }
 
 std::vector<std::string> ChunkWriter::newest_unshown(std::size_t most) const {
+    const auto all = tail_in_order();
     std::vector<std::string> lines;
-    const std::size_t count = std::min(most, tail_.size());
-    for (auto line = tail_.end() - static_cast<std::ptrdiff_t>(count); line != tail_.end(); ++line)
-        lines.push_back(line->text);
+    for (std::size_t i = all.size() - std::min(most, all.size()); i < all.size(); ++i)
+        lines.push_back(all[i]->line.text);
     return lines;
 }
 

@@ -34,7 +34,7 @@ public:
         bool prefix = true;
         bool colour = false;
         std::size_t max_bytes = 0;   // shown; what is beyond is a flood
-        std::size_t tail_lines = 0;  // kept of a flood
+        std::size_t tail_lines = 0;  // kept of a flood, shared by the ranks that are in it
         // Text that goes faster is a flood too, until it has been slower for a while.
         std::size_t burst = 0;  // bytes; 0: no limit
         std::size_t bytes_per_second = 0;
@@ -67,7 +67,7 @@ public:
     void end_flood();
 
     // Lines of a flood that are not shown, or only will be as its tail.
-    std::uint64_t unshown_lines() const { return dropped_ - reported_ + tail_.size(); }
+    std::uint64_t unshown_lines() const { return dropped_ - reported_ + tail_lines_; }
     // The newest of them, `most` at most, with prefixes and line ends.
     std::vector<std::string> newest_unshown(std::size_t most) const;
 
@@ -91,10 +91,21 @@ private:
         Stream stream;
         bool colour;
     };
+    // A line of the tail, with prefix and line end.
+    struct Kept {
+        std::uint64_t number;  // in the order of all lines
+        Chunk line;
+    };
+    struct Share {
+        std::deque<Kept> lines;
+        std::size_t bytes = 0;
+    };
 
     bool in_place(const Line& line) const;
     void write(Stream stream, std::string_view text);
     void keep_in_tail(const Line& line);
+    void shorten_tail();
+    std::vector<const Kept*> tail_in_order() const;
     double enough_credit() const;  // for a flood to end
     std::size_t most_tail_bytes() const;
     const std::string& prefix(const RankSet& ranks);
@@ -108,8 +119,11 @@ private:
     double credit_ = 0;  // bytes that may be shown at once
     TimePoint credit_at_;
 
-    std::deque<Chunk> tail_;  // one line each, with prefix and line end
+    // By the first rank of a line, so that a rank that writes much leaves the others' last lines.
+    std::vector<Share> tail_;
+    std::size_t tail_lines_ = 0;
     std::size_t tail_bytes_ = 0;
+    std::uint64_t next_number_ = 0;
     std::uint64_t dropped_ = 0;
     std::uint64_t reported_ = 0;  // of dropped_, what end_flood() has spoken of
 

@@ -59,7 +59,7 @@ public:
         std::chrono::milliseconds partial_wait{200};
         bool colour = false;                 // dim prefixes
         std::size_t max_bytes = 64UL << 20;  // shown; the rest is counted, but for its tail,
-        std::size_t tail_lines = 200;        // which is shown at the flood's end
+        std::size_t tail_lines = 200;        // shared by its ranks and shown at the flood's end
         // Beyond this many bytes at once, and then per second, text is a flood too: for a front end
         // that drops what comes faster. 0: no limit.
         std::size_t burst = 0;

@@ -165,6 +165,34 @@ TEST(OutputFlood, EndsThePartialLineThatIsOpen) {
     EXPECT_EQ(show(mux.flush()), "partial\n");
 }
 
+TEST(OutputFlood, TheTailHasTheLastLinesOfEachRankThoughOneWroteMuchMoreAfterThem) {
+    OutputMux mux({.world = 3, .max_bytes = 0, .tail_lines = 6});
+    const auto write = [&mux](Rank rank, const std::string& name, int count) {
+        for (int i = 0; i < count; ++i)
+            mux.add(rank, Stream::out, name + std::to_string(i) + "\n", kStart);
+        (void)mux.take(kStart + 1s);
+    };
+    write(2, "c", 3);
+    write(1, "b", 100);
+    write(0, "a", 1000);
+    EXPECT_EQ(mux.unshown(1).newest, std::vector<std::string>{"[0] a999\n"});
+    EXPECT_EQ(show(mux.flush()),
+              "… 1,097 lines not shown; all are in the log (%distributed logs)\n"
+              "[2] c1\n[2] c2\n[1] b98\n[1] b99\n[0] a998\n[0] a999\n");
+}
+
+TEST(OutputFlood, TheTailOfLongLinesIsSharedByBytes) {
+    OutputMux mux({.world = 2, .max_bytes = 0, .tail_lines = 200});
+    mux.add(1, Stream::out, "a short last word\n", kStart);
+    (void)mux.take(kStart + 1s);
+    const std::string line = std::string(10'000, 'x') + "\n";
+    for (int i = 0; i < 30; ++i) mux.add(0, Stream::out, line, kStart + 1s);
+    const std::string tail = show(mux.flush());
+    EXPECT_NE(tail.find("[1] a short last word\n"), std::string::npos);
+    EXPECT_LT(tail.size(), ChunkWriter::kLeastTailBytes + 200);
+    EXPECT_TRUE(tail.ends_with("xxx\n"));
+}
+
 TEST(OutputFlood, TheTailIsBoundedInBytesToo) {
     OutputMux mux({.world = 1, .max_bytes = 0, .tail_lines = 200});
     const std::string line = std::string(60'000, 'x') + "\n";
