@@ -1,4 +1,4 @@
-"""Cells that are Python as they are, recognised at a glance."""
+"""Cells that are Python as they are, and cell magics, recognised at a glance."""
 
 from __future__ import annotations
 
@@ -12,23 +12,36 @@ _SUSPICIOUS = re.compile(r"^[ \t\f]*(?:[%!/,;]|>>>|\.\.\.|In ?\[)|\?|=[ \t]*[%!]
 
 
 def transformed(shell: Any, cell: str) -> str | None:
-    """What `shell.transform_cell(cell)` would return, if nothing in the cell is IPython's syntax;
-    else None.
+    """What `shell.transform_cell(cell)` would return, if the cell holds no syntax of IPython's or
+    is a cell magic; else None.
 
     None if in doubt. IPython tokenizes a cell several times to find out, which takes it, for a
-    long one, four times as long as Python takes to parse it. Cells of one line are shown to its
-    automagic and autocall.
+    long one, four times as long as Python takes to parse it. What comes to one line is shown to
+    its automagic and autocall.
     """
-    if not cell or cell[0].isspace():
+    manager = shell.input_transformer_manager
+    if not cell or cell[0].isspace() or shell.input_transformers_post or _extended(manager):
         return None
-    if shell.input_transformers_post or _extended(shell.input_transformer_manager):
-        return None
-    if _SUSPICIOUS.search(cell):
+    if cell.startswith("%%"):
+        call = _call_of_magic(manager, cell)
+        if call is None:
+            return None
+        cell = call
+    elif _SUSPICIOUS.search(cell):
         return None
     if len(cell.splitlines()) > 1:
         return cell if cell.endswith("\n") else cell + "\n"
     with shell.builtin_trap:
         return str(shell.prefilter_manager.prefilter_lines(cell)) + "\n"
+
+
+def _call_of_magic(manager: Any, cell: str) -> str | None:
+    """The line that IPython makes of a cell magic; it is Python, with the cell's text in quotes."""
+    lines = (cell if cell.endswith("\n") else cell + "\n").splitlines(keepends=True)
+    for transform in [*manager.cleanup_transforms, *manager.line_transforms]:
+        lines = transform(lines)
+    one = len(lines) == 1 and lines[0].startswith("get_ipython().run_cell_magic(")
+    return lines[0] if one else None
 
 
 def _extended(manager: Any) -> bool:

@@ -24,7 +24,6 @@ PLAIN = [
 TRANSFORMED = [
     "%time f()\nx = 1\n",
     "x = 1\n    %time f()\n",
-    "%%bash\nls\n",
     "!ls\nx = 1\n",
     "files = !ls\nprint(files)\n",
     "files =!ls\nprint(files)\n",
@@ -108,3 +107,30 @@ def test_a_transformation_of_the_user_makes_no_cell_plain(shell: Any) -> None:
     assert transformed(shell, cell) is None
     shell.input_transformers_cleanup.pop()
     assert transformed(shell, cell) is not None
+
+
+MAGICS = [
+    "%%bash\nls\n",
+    "%%bash\nls",
+    "%%distributed --gpus 2\n\nx = !ls\ny?\n%time z\n",
+    "%%time f(\n'''\n",
+    "%%html \n\x0c<b>\u2028\u00e9 \\' \"</b>\r\n",
+    "%%a 'b' ?\nz ?\n",
+    "%%time\n%%time\nx\n",
+]
+#: Help, prompts before their code, and what is no cell magic at all.
+NO_MAGICS = [
+    "%%time?\n",
+    "%%time??\nx\n",
+    "%%bash\n>>> ls\n",
+    "%%bash\n... ls\n",
+    "%%bash\nIn [1]: ls\n",
+]
+
+
+@pytest.mark.parametrize(
+    "cell", [*MAGICS, *NO_MAGICS, "%%time", "%%\n", "%% x\ny\n", " %%bash\nls\n"]
+)
+def test_a_cell_magic_is_the_call_that_ipython_makes_of_it(shell: Any, cell: str) -> None:
+    assert transformed(shell, cell) in (shell.transform_cell(cell), None)
+    assert cell not in MAGICS or transformed(shell, cell) is not None
