@@ -48,7 +48,7 @@ struct AllReduceFacts {
     std::string backend;
     std::string nccl;  // version; "" without
     std::uint64_t bytes = 0;
-    double seconds = 0;  // for one, after the first
+    double seconds = 0;  // for each of several in a row, after others to warm up
 };
 
 // Something outside of ours: how it is, and what keeps it from working ("" if nothing).

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -26,7 +27,9 @@ SERVER_LIMIT_S = 5.0
 #: What is reduced: on GPUs so much that the links and not the start decide.
 GPU_BYTES = 512 << 20
 CPU_BYTES = 8 << 20
-TIMES = 5
+#: How often: first until connections and clocks are up, then in a row between two looks at the
+#: clock, as training does it and nccl-tests measures it. One by itself would be mostly its start.
+WARM_UP, TIMES = 5, 20
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,8 @@ def _all_reduce(here: accelerator.Accelerator) -> dict[str, Any]:
 
 
 def _reduce_in_ranks(nbytes: int, gpu: bool) -> tuple[float, str]:
-    """In a rank: seconds of one all-reduce, and NCCL's version. Raises if the sum is wrong."""
-    import time
-
+    """In a rank: seconds of one all-reduce of many, and NCCL's version. Raises if the sum is
+    wrong."""
     import torch
     import torch.distributed as dist
 
@@ -135,22 +137,31 @@ def _reduce_in_ranks(nbytes: int, gpu: bool) -> tuple[float, str]:
         torch.cuda.set_device(device)
         version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     dist.init_process_group("nccl" if gpu else "gloo")
-    x = torch.zeros(nbytes // 4, device=device)
-    seconds = float("inf")
-    for _ in range(TIMES):
-        x.fill_(1.0)
-        if gpu:
-            torch.cuda.synchronize()
-        dist.barrier(device_ids=[device.index] if gpu else None)
-        start = time.perf_counter()
-        dist.all_reduce(x)
-        if gpu:
-            torch.cuda.synchronize()
-        seconds = min(seconds, time.perf_counter() - start)
+    x = torch.ones(nbytes // 4, device=device)
+    dist.all_reduce(x)
     wrong = int((x != float(dist.get_world_size())).sum().item())
     if wrong:
         raise RuntimeError(f"an all-reduce gave {wrong} wrong sums of {x.numel()}")
-    return seconds, version
+
+    def settle() -> None:
+        dist.barrier(device_ids=[device.index] if gpu else None)
+        if gpu:
+            torch.cuda.synchronize()
+
+    x.zero_()  # or the sums of sums would leave the range of floats
+    return _seconds_each(lambda: dist.all_reduce(x), settle), version
+
+
+def _seconds_each(act: Callable[[], object], settle: Callable[[], object]) -> float:
+    """Of TIMES acts in a row. `settle` waits until all that was begun is done, on every rank."""
+    for _ in range(WARM_UP):
+        act()
+    settle()
+    start = time.perf_counter()
+    for _ in range(TIMES):
+        act()
+    settle()
+    return (time.perf_counter() - start) / TIMES
 
 
 # --- Software -------------------------------------------------------------------------------------

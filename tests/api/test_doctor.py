@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_cpu_ranks_reduce_over_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(checks, "all-reduce") == ["ok"]
     assert text_of(checks, "all-reduce").startswith("gloo, 2 ranks, 8 MB in ")
     assert levels(checks, "torch") == ["ok"]
+
+
+def test_many_all_reduces_are_timed_in_a_row_after_some_that_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def clock() -> float:
+        done.append("clock")
+        return 10.0 * done.count("clock")
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    seconds = doctor._seconds_each(lambda: done.append("act"), lambda: done.append("settle"))
+    warm, timed = ["act"] * doctor.WARM_UP, ["act"] * doctor.TIMES
+    assert done == [*warm, "settle", "clock", *timed, "settle", "clock"]
+    assert seconds == 10.0 / doctor.TIMES
 
 
 def test_each_gpu_is_a_line_and_what_is_wrong_with_it_an_advice(machine: Machine) -> None:

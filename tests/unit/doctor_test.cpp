@@ -50,6 +50,19 @@ DoctorFacts healthy() {
     return facts;
 }
 
+// nccl-tests' bus bandwidth: 2 (n - 1) / n of the bytes, by the time of one.
+TEST(Doctor, AnAllReduceIsToldAsWhatCrossesEachLink) {
+    DoctorFacts facts = healthy();
+    const auto told = [&facts] {
+        for (const Check& check : diagnose(facts))
+            if (check.name == "all-reduce") return check.text;
+        return std::string();
+    };
+    EXPECT_EQ(told(), "nccl 2.28.9, 8 ranks, 1000 MB in 5.00 ms: 350.0 GB/s over each link of 450");
+    facts.all_reduce.ranks = 2;
+    EXPECT_EQ(told(), "nccl 2.28.9, 2 ranks, 1000 MB in 5.00 ms: 200.0 GB/s over each link of 450");
+}
+
 // The one check of that name that is not ok; fails if there are others.
 Check only_trouble(const DoctorFacts& facts) {
     Check found;
