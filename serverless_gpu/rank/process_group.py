@@ -9,14 +9,11 @@ called again, `destroy_process_group` too.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import json
 import os
-import select
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from . import startup
+from . import nccl_aborter, startup
 
 #: Loopback addresses with this prefix belong to the store and to gloo's sockets.
 NET = "127.77."
@@ -49,7 +46,6 @@ class _State:
     clients: dict[int, Any] = field(default_factory=dict)  # port to TCPStore
     backend: Any = None  # of the group that an abort took away
     fresh: bool = True  # no group was made here yet
-    aborter: bool = False  # its thread runs
 
 
 _state = _State()
@@ -173,38 +169,6 @@ def _set_loader_interval(seconds: float) -> None:
         data._utils.MP_STATUS_CHECK_INTERVAL = seconds
 
 
-def _start_aborter() -> None:
-    """A thread that aborts NCCL communicators when the agent says so: a signal alone frees nothing
-    that waits on a GPU, and the main thread waits without the GIL. Started with the first group."""
-    from .. import rank
-
-    if _state.aborter or rank.current is None:
-        return
-    _state.aborter = True
-    # Non-blocking: somebody may have taken the notification before.
-    descriptor = os.dup(rank.current.agent.cut_fd)
-    threading.Thread(target=_abort_when_told, args=(descriptor,), daemon=True).start()
-
-
-def _abort_when_told(descriptor: int) -> None:
-    ready = select.poll()
-    ready.register(descriptor, select.POLLIN)
-    while True:
-        ready.poll()
-        with contextlib.suppress(BlockingIOError):
-            os.read(descriptor, 8)
-            _abort_nccl()
-
-
-def _abort_nccl() -> None:
-    torch: Any = importlib.import_module("torch")
-    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
-    for group in list(c10d._world.pg_map):
-        # A group without a CUDA backend has nothing to abort; a broken one must not keep others.
-        with contextlib.suppress(Exception):
-            group._get_backend(torch.device("cuda")).abort()
-
-
 def _rendezvous(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
     dist: Any = importlib.import_module("torch.distributed")
 
@@ -284,7 +248,7 @@ def arrange() -> None:
             destroy()
         _state.backend, _state.fresh = None, False
         if torch.cuda.is_available():
-            _start_aborter()
+            nccl_aborter.start()
         name = _group_name(backend)
         with startup.timed(name):
             init(backend, *args, **kwargs)
