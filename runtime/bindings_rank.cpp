@@ -7,6 +7,7 @@
 #include "runtime/bindings.h"
 #include "runtime/bindings_wait.h"
 #include "runtime/rank_agent.h"
+#include "runtime/rank_register.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -21,10 +22,16 @@ int checked(int result, const char* what) {
     return result;
 }
 
-// Turns the process into a rank: own group, no input, output into the pipes, nothing else inherited
-// but the socket, which becomes descriptor 3.
-void enter_rank(int out, int err, int socket) {
-    ::setpgid(0, 0);
+RankRegister open_register(int fd) {
+    auto opened = RankRegister::open(fd);
+    if (!opened) throw_os_error(opened.error().os_errno, "register of ranks");
+    return std::move(opened.value());
+}
+
+// Turns the process into a rank: own session, no input, output into the pipes, nothing else
+// inherited but the socket, which becomes descriptor 3. None as `ranks`: own group only.
+void enter_rank(RankRegister* ranks, int out, int err, int socket) {
+    lead_session(ranks ? std::move(*ranks) : RankRegister());
     const UniqueFd null(checked(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
     checked(::dup2(null.get(), 0), "stdin of a rank");
     checked(::dup2(out, 1), "stdout of a rank");
@@ -89,7 +96,8 @@ bool send_display(RankAgent& agent, CallId call, std::uint32_t mark, std::string
 }  // namespace
 
 void bind_rank(py::module_& m) {
-    m.def("enter_rank", &enter_rank, "out"_a, "err"_a, "socket"_a);
+    py::class_<RankRegister>(m, "RankRegister").def(py::init(&open_register), "fd"_a);
+    m.def("enter_rank", &enter_rank, "register"_a.none(true), "out"_a, "err"_a, "socket"_a);
     m.def("install_dump_signal", &install_dump_signal);
     const auto unlocked = py::call_guard<py::gil_scoped_release>();
     py::class_<RankAgent>(m, "RankAgent")

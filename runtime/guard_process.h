@@ -12,9 +12,11 @@
 namespace sgpu {
 
 struct GuardOptions {
-    std::string program;                   // path of serverless-gpu-guard
-    std::vector<std::string> fork_server;  // its command line; descriptor 4 is its control socket
-    std::string folder;                    // removed by the guard at the end
+    std::string program;  // path of serverless-gpu-guard
+    // Its command line. Descriptor 4 is its control socket, 5 the register of ranks
+    // (rank_register.h).
+    std::vector<std::string> fork_server;
+    std::string folder;  // removed by the guard at the end
 };
 
 // A new folder with mode 0700 in XDG_RUNTIME_DIR, else in TMPDIR, else in /tmp.

@@ -17,8 +17,10 @@
 namespace sgpu {
 
 struct PoolOptions {
-    std::string guard;                     // path of serverless-gpu-guard
-    std::vector<std::string> fork_server;  // its command line; descriptor 4 is its control socket
+    std::string guard;  // path of serverless-gpu-guard
+    // Its command line. Descriptor 4 is its control socket, 5 the register of ranks
+    // (rank_register.h).
+    std::vector<std::string> fork_server;
 };
 
 struct CallRequest {

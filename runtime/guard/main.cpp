@@ -30,6 +30,7 @@
 #include "runtime/guard_link.h"
 #include "runtime/packet_socket.h"
 #include "runtime/process_tree.h"
+#include "runtime/rank_register.h"
 #include "runtime/unique_fd.h"
 
 namespace sgpu {
@@ -50,6 +51,7 @@ struct Setup {
     char** fork_server = nullptr;
     std::shared_ptr<LingerTable>
         lingering;                   // both halves have it: either may be left alone with it
+    RankRegister ranks;              // of the keeper; without it they stay in our session
     std::deque<GuardPacket> untold;  // while the pool does not read
 };
 
@@ -112,7 +114,8 @@ void drop_signals(int signal_fd) {
     }
 }
 
-// Becomes the fork server: its own log for what it prints, `control` as descriptor 4.
+// Becomes the fork server: its own log for what it prints, `control` as descriptor 4, the register
+// as descriptor 5.
 [[noreturn]] void exec_fork_server(const Setup& setup, int control, pid_t keeper) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != keeper) ::_exit(1);
@@ -120,6 +123,7 @@ void drop_signals(int signal_fd) {
         ::fcntl(control, F_SETFD, 0);
     else
         ::dup2(control, kControlFd);  // without close-on-exec
+    if (setup.ranks.fd() >= 0) ::dup2(setup.ranks.fd(), kRegisterFd);
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -142,22 +146,31 @@ void start_fork_server(Setup& setup, const UniqueFd& control, std::int32_t limit
     tell_pool(setup, {GuardPacket::Kind::started, pid, pid < 0 ? errno : 0});
 }
 
-// What a rank had started comes to us when the rank dies; what has a session of its own is no rank.
+// What a rank had started comes to us when the rank dies, in the rank's session or in one that it
+// has made. Our own holds the fork server and ranks to be; others may be led by ranks that live.
 void kill_what_a_rank_left(const Setup& setup) {
     const auto lingering = setup.lingering->times();
     for (const Process& p : own_children())
-        if (p.session != ::getsid(0) && p.state != 'Z' && !lingering.contains(p.pid))
+        if (p.session != ::getsid(0) && !setup.ranks.contains(p.session) && p.state != 'Z' &&
+            !lingering.contains(p.pid))
             kill_tree(p.pid);
 }
 
-// Reaps every child that ended and tells the pool. A child that led a group in our own session is a
-// rank: its group goes first, while the zombie still keeps the group's number from being reused.
+// True for a rank or service, and forgets it: what is in its session from now on is left over. One
+// that could not leave our session leads a group in it.
+bool was_ours(Setup& setup, pid_t zombie) {
+    if (setup.ranks.remove(zombie)) return true;
+    return ::getpgid(zombie) == zombie && ::getsid(zombie) == ::getsid(0);
+}
+
+// Reaps every child that ended and tells the pool. The group of a rank goes first, while the zombie
+// still keeps the group's number, and the rank's place in the register, from being another's.
 void reap_children(Setup& setup) {
     for (;;) {
         siginfo_t info{};
         if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
         const pid_t pid = info.si_pid;
-        if (::getpgid(pid) == pid && ::getsid(pid) == ::getsid(0)) {
+        if (was_ours(setup, pid)) {
             ::kill(-pid, SIGKILL);
             kill_what_a_rank_left(setup);
         }
@@ -197,6 +210,7 @@ bool serve_link(Setup& setup) {
 int keep(Setup setup, UniqueFd warden_alive) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::prctl(PR_SET_NAME, "sgpu-keeper");
+    if (auto made = RankRegister::make()) setup.ranks = std::move(made.value());
     for (bool go_on = static_cast<bool>(setup.notebook_alive); go_on;) {
         const short link_events = setup.untold.empty() ? POLLIN : POLLIN | POLLOUT;
         pollfd watched[] = {{setup.link, link_events, 0},

@@ -22,6 +22,7 @@ from typing import Any
 from .. import _core
 
 CONTROL_FD = 4
+REGISTER_FD = 5
 MAX_PACKET = 192 * 1024
 MAX_FDS = 240
 FDS_PER_CHILD = 3
@@ -122,7 +123,12 @@ def thread_names() -> list[str]:
     return names
 
 
-def fork_children(order: dict[str, Any], fds: list[int], control: socket.socket) -> None:
+def fork_children(
+    order: dict[str, Any],
+    fds: list[int],
+    control: socket.socket,
+    register: _core.RankRegister | None,
+) -> None:
     """`order`: "children", and "processes", the notebook's limit of them."""
     from . import environment, process
 
@@ -156,7 +162,7 @@ def fork_children(order: dict[str, Any], fds: list[int], control: socket.socket)
             answer["error"] = why_no_fork(error)
         if pid == 0:
             control.detach()
-            process.main(child, mine, guard)
+            process.main(child, mine, guard, register)
         pids[str(child["id"])] = pid
     control.send(json.dumps(answer).encode())
     os._exit(0)
@@ -183,7 +189,17 @@ def open_as_many_files_as_allowed() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def register_of_ranks() -> _core.RankRegister | None:
+    """Without it ranks share the guard's session, and the processor time that a session gets."""
+    try:
+        return _core.RankRegister(REGISTER_FD)
+    except OSError as error:
+        print(f"ranks have no sessions of their own: {error}", file=sys.stderr)
+        return None
+
+
 def main() -> None:
+    register = register_of_ranks()  # before imports, which may do anything to a descriptor
     open_as_many_files_as_allowed()
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
@@ -194,7 +210,7 @@ def main() -> None:
         data, fds, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)
-        fork_children(json.loads(data), list(fds), control)
+        fork_children(json.loads(data), list(fds), control, register)
         for fd in fds:
             os.close(fd)
 

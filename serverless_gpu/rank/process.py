@@ -179,10 +179,12 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     return process
 
 
-def main(child: dict[str, Any], fds: list[int], guard: int) -> NoReturn:
+def main(
+    child: dict[str, Any], fds: list[int], guard: int, register: _core.RankRegister | None
+) -> NoReturn:
     """Never returns: the fork server's frames lie below."""
     try:
-        _core.enter_rank(*fds)
+        _core.enter_rank(register, *fds)
         if "service" in child:
             from . import service
 

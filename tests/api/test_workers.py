@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
 import psutil
 import pytest
+from rank_code import rank_number
 
-from serverless_gpu import distributed
+from serverless_gpu import RankDiedError, distributed
+from serverless_gpu.sessions import Session
 
 
 def notebook(source: str) -> dict[str, Any]:
@@ -157,3 +160,36 @@ def test_nothing_of_a_call_is_left_in_shared_memory() -> None:
         and name.startswith(("torch", "psm", "sem"))
     ]
     assert ours == []
+
+
+def test_each_rank_leads_a_session_of_processes(session: Session) -> None:
+    @distributed(gpus=2)
+    def led() -> tuple[int, int, int]:
+        return os.getpid(), os.getsid(0), os.getpgrp()
+
+    for ranks in (led.distributed(), distributed(gpus=2, session=True)(led).distributed()):
+        assert [one[1:] for one in ranks] == [(one[0], one[0]) for one in ranks]
+
+
+def test_what_a_rank_started_ends_with_it_and_not_with_another(session: Session) -> None:
+    @distributed(gpus=2, session=True)
+    def start() -> list[int]:
+        import subprocess
+
+        daemon = "sleep 3600 >/dev/null & echo $!"
+        said = subprocess.run(["setsid", "sh", "-c", daemon], stdout=subprocess.PIPE, text=True)
+        job = subprocess.Popen(["sleep", "3600"], preexec_fn=os.setpgrp)
+        return [job.pid, int(said.stdout)]
+
+    @distributed(gpus=2, session=True)
+    def die() -> None:
+        if rank_number() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    first, second = ([psutil.Process(pid) for pid in pids] for pids in start.distributed())
+    with pytest.raises(RankDiedError, match="SIGKILL"):
+        die.distributed()
+    assert not psutil.wait_procs(first, timeout=10)[1]
+    assert all(one.status() != psutil.STATUS_ZOMBIE for one in second)
+    session.stop()
+    assert not psutil.wait_procs(second, timeout=10)[1]

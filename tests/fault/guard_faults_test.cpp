@@ -37,6 +37,7 @@ TEST_F(ForkServerFaults, AnotherOneIsStartedForTheNextCall) {
     for (int i = 0; i < 3; ++i) {
         kill_fork_server();
         EXPECT_EQ(call(2, "ok")[1].state, RankState::returned);
+        EXPECT_EQ(::getsid(pid_of(last_[1])), pid_of(last_[1])) << "its ranks lead no session";
         EXPECT_EQ(pool_->trouble(), "the fork server ended");
         EXPECT_FALSE(pool_->broken());
     }

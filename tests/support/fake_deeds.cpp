@@ -147,62 +147,6 @@ void deep_json(const FakeRank&, const std::string&) {
     pause_for_ever();
 }
 
-void fork_and_leave(const FakeRank& rank, const std::string& then) {
-    if (::fork() == 0) pause_for_ever();
-    if (then == "exit") ::_exit(0);
-    rank.answer(true, "left a child");
-}
-
-// Detached in every way there is; its new program has an environment without our mark.
-void daemon_then(const FakeRank& rank, const std::string& then) {
-    std::array<int, 2> ready{};
-    if (::pipe2(ready.data(), O_CLOEXEC) != 0) ::_exit(90);
-    if (::fork() == 0) {
-        ::setsid();
-        if (::fork() != 0) ::_exit(0);
-        ::signal(SIGTERM, SIG_IGN);
-        ::signal(SIGHUP, SIG_IGN);
-        char* const nothing[] = {nullptr};
-        ::execle("/bin/sleep", "sleep", "100000", nullptr, nothing);
-        ::_exit(91);
-    }
-    ::wait(nullptr);
-    ::close(ready[1]);
-    char byte = 0;
-    (void)!::read(ready[0], &byte, 1);  // its end: the daemon runs its own program
-    if (then == "exit") ::_exit(0);
-    rank.answer(true, "left a daemon");
-}
-
-// Each generation lives for a moment in a session of its own and leaves a child.
-void respawn(const FakeRank& rank, const std::string& generations) {
-    if (::fork() == 0) {
-        for (int left = std::atoi(generations.c_str()); left > 0; --left) {
-            ::setsid();
-            if (::fork() != 0) ::_exit(0);
-            ::poll(nullptr, 0, 1);
-        }
-        ::_exit(0);
-    }
-    rank.answer(true, "respawning");
-}
-
-// Leaves that many orphans, which end at once, and exits, when somebody opens the FIFO.
-void orphans_then_exit(const FakeRank&, const std::string& argument) {
-    const auto comma = argument.find(',');
-    say_begun();
-    const UniqueFd go(::open(argument.substr(comma + 1).c_str(), O_RDONLY | O_CLOEXEC));
-    for (int left = std::atoi(argument.c_str()); left > 0; --left) {
-        const pid_t middle = ::fork();
-        if (middle == 0) {
-            (void)!::fork();
-            ::_exit(0);
-        }
-        ::waitpid(middle, nullptr, 0);
-    }
-    ::_exit(9);
-}
-
 const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"raise", raise_error},
                                             {"die-in-output", die_in_output},
@@ -219,11 +163,7 @@ const std::map<std::string, Deed> kDeeds = {{"ok", ok},
                                             {"done-and-die", done_and_die},
                                             {"done-with-buffer-and-die", done_with_buffer_and_die},
                                             {"long-packet", long_packet},
-                                            {"deep-json", deep_json},
-                                            {"fork-and-leave", fork_and_leave},
-                                            {"daemon", daemon_then},
-                                            {"respawn", respawn},
-                                            {"orphans-then-exit", orphans_then_exit}};
+                                            {"deep-json", deep_json}};
 
 }  // namespace
 
@@ -251,7 +191,7 @@ void do_deed(const FakeRank& rank, const std::string& name) {
     const auto colon = name.find(':');
     const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
     const std::string word = name.substr(0, colon);
-    for (const auto* deeds : {&kDeeds, &output_deeds()})
+    for (const auto* deeds : {&kDeeds, &output_deeds(), &family_deeds()})
         if (const auto deed = deeds->find(word); deed != deeds->end())
             return deed->second(rank, argument);
     rank.answer(false, "no such deed: " + name);

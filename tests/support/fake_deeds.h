@@ -27,6 +27,7 @@ struct FakeRank {
 // `argument` is what stands after the colon in a call's word.
 using Deed = void (*)(const FakeRank&, const std::string& argument);
 const std::map<std::string, Deed>& output_deeds();
+const std::map<std::string, Deed>& family_deeds();  // of processes that a rank starts
 
 // Does what `name` ("deed" or "deed:argument") says. An unknown name raises.
 void do_deed(const FakeRank& rank, const std::string& name);

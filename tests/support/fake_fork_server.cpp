@@ -1,7 +1,7 @@
 // fake_fork_server: speaks the fork server's side of the control protocol, without Python.
 //
 //   fake_fork_server LIFELINE [--start=die|die-once:PATH|die-if:PATH|hang] [--fork=fail]
-//   [--rank=NAME]
+//   [--rank=NAME] [--register=none]
 //
 // LIFELINE is a FIFO that this process and all below it hold open for writing.
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/packet_socket.h"
+#include "runtime/rank_register.h"
 #include "tests/support/fake_rank.h"
 
 namespace sgpu::test {
@@ -26,6 +27,7 @@ struct Arguments {
     std::string start;
     std::string fork;
     std::string rank;
+    std::string ranks;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -36,6 +38,7 @@ Arguments parse(int argc, char** argv) {
         if (word.starts_with("--start=")) arguments.start = word.substr(8);
         if (word.starts_with("--fork=")) arguments.fork = word.substr(7);
         if (word.starts_with("--rank=")) arguments.rank = word.substr(7);
+        if (word.starts_with("--register=")) arguments.ranks = word.substr(11);
     }
     return arguments;
 }
@@ -55,14 +58,15 @@ void say(const nlohmann::json& news) {
 
 // In the helper, which exits so that the ranks become the guard's.
 [[noreturn]] void fork_children(const nlohmann::json& children, const Packet& packet,
-                                const Arguments& arguments, int lifeline, pid_t guard) {
+                                const Arguments& arguments, int lifeline, pid_t guard,
+                                RankRegister& ranks) {
     nlohmann::json pids = nlohmann::json::object();
     for (std::size_t i = 0; i < children.size(); ++i) {
         const auto* fds = &packet.fds[i * kFdsPerChild];
         const pid_t pid = arguments.fork == "fail" ? -1 : ::fork();
         if (pid == 0)
             run_fake_child({children[i], fds[0].get(), fds[1].get(), fds[2].get(), guard, lifeline,
-                            arguments.rank});
+                            arguments.rank, std::move(ranks)});
         pids[std::to_string(children[i]["id"].get<int>())] = pid;
     }
     say({{"forked", pids}});
@@ -71,6 +75,9 @@ void say(const nlohmann::json& news) {
 
 [[noreturn]] void serve(const Arguments& arguments) {
     ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
+    auto opened = RankRegister::open(kRegisterFd);
+    RankRegister ranks;
+    if (opened && arguments.ranks != "none") ranks = std::move(opened.value());
     const int lifeline = ::open(arguments.lifeline.c_str(), O_WRONLY | O_NONBLOCK);
     misbehave_at_start(arguments.start);
     say({{"ready", {{"fake", 0.001}}}});
@@ -83,7 +90,8 @@ void say(const nlohmann::json& news) {
         const auto order = nlohmann::json::parse(packet->bytes);
         const pid_t guard = ::getppid();
         const pid_t helper = ::fork();
-        if (helper == 0) fork_children(order["children"], *packet, arguments, lifeline, guard);
+        if (helper == 0)
+            fork_children(order["children"], *packet, arguments, lifeline, guard, ranks);
         ::waitpid(helper, nullptr, 0);
     }
 }

@@ -4,6 +4,7 @@
 #include <linux/close_range.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,8 +22,9 @@ namespace {
 
 // Nothing inherited but the pipes, the socket and the lifeline, as serverless_gpu's enter_rank
 // does.
-void enter(const FakeSetup& setup) {
-    ::setpgid(0, 0);
+void enter(FakeSetup& setup) {
+    lead_session(std::move(setup.ranks));
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), 0);
     ::dup2(setup.out, 1);
     ::dup2(setup.err, 2);
@@ -135,7 +137,7 @@ void pause_for_ever() {
     for (;;) ::pause();
 }
 
-void run_fake_child(const FakeSetup& setup) {
+void run_fake_child(FakeSetup setup) {
     enter(setup);
     if (setup.child.contains("service")) run_service(setup);
     const std::map<std::string, std::function<void(const FakeSetup&)>> starts = {

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/rank_register.h"
+
 namespace sgpu::test {
 
 // What the fork server hands to a child.
@@ -18,11 +20,12 @@ struct FakeSetup {
     int lifeline =
         -1;            // inherited by all that the child starts: its end shows that nothing is left
     std::string rank;  // how ranks behave from their start on; "" for what their calls ask
+    RankRegister ranks;
 };
 
 // Never returns. A rank's call names in its first frame what the rank does: see fake_rank.cpp. A
 // service does what its entry names.
-[[noreturn]] void run_fake_child(const FakeSetup& setup);
+[[noreturn]] void run_fake_child(FakeSetup setup);
 
 // Sleeps until it is killed; an interrupt does not end it.
 [[noreturn]] void pause_for_ever();
