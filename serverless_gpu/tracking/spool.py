@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import hashlib
 import json
@@ -99,13 +100,28 @@ class Spool:
         self._file = os.open(hidden, flags, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks: nobody will take it up
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._write({"spool": FORMAT, "uri": without_credentials(self.uri)})
-        os.rename(hidden, path)
+        try:
+            self._write({"spool": FORMAT, "uri": without_credentials(self.uri)})
+            os.rename(hidden, path)
+        except OSError:
+            self.set_aside()
+            hidden.unlink(missing_ok=True)
+            raise
         self.path = path
 
     def _write(self, record: dict[str, Any]) -> None:
         assert self._file is not None
-        os.write(self._file, (json.dumps(record, default=float) + "\n").encode())
+        _append(self._file, record)
+
+
+def _append(descriptor: int, record: dict[str, Any]) -> None:
+    """Writes a whole line or nothing: what is appended to half a line is lost with it.
+    Errors: OSError."""
+    line = (json.dumps(record, default=float) + "\n").encode()
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    if os.write(descriptor, line) < len(line):
+        os.ftruncate(descriptor, end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def copy_beside(folder: Path, path: Path) -> Path:
@@ -205,7 +221,7 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def mark_written(path: Path, offset: int) -> None:
     """All before the offset is in the store. Errors: OSError."""
     with path.open("ab") as out:
-        out.write(json.dumps({"written": offset}).encode() + b"\n")
+        _append(out.fileno(), {"written": offset})
 
 
 def _parsed(line: str | bytes) -> dict[str, Any] | None:

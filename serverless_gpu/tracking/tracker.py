@@ -184,7 +184,8 @@ class _Writer:
             return  # the rank has ended, or was interrupted and has asked anew elsewhere
         except Exception as unpicklable:
             text = f"{ask.method}: the answer cannot leave the tracker: {one_line(unpicklable)}"
-            peer.send(Answer(ask.number, RuntimeError(text), None))
+            with contextlib.suppress(OSError):
+                peer.send(Answer(ask.number, RuntimeError(text), None))
 
     def _answer_parked(self) -> None:
         parked, self._parked = self._parked, []
