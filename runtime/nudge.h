@@ -13,7 +13,8 @@
 namespace sgpu {
 
 // Nudges the main thread until it has seen an interrupt, ever more seldom: first after 10 ms, the
-// last time after 5 s. Code that does not return to Python has them for nothing.
+// last time after 5 s, and not while the process ignores SIGINT. Code that does not return to
+// Python has them for nothing.
 //
 // Threads: constructed in the main thread, else used by one other.
 class Nudge {

@@ -62,6 +62,16 @@ TEST_F(NudgeOfThisThread, EndsWhenTheInterruptIsSeen) {
     EXPECT_FALSE(nudged());
 }
 
+TEST_F(NudgeOfThisThread, CodeThatIgnoresInterruptsIsLeftInPeace) {
+    const auto before = std::signal(SIGINT, SIG_IGN);
+    nudge_.begin(t0_);
+    EXPECT_EQ(nudge_.look(t0_ + 10ms), 20) << "it may listen again by then";
+    EXPECT_FALSE(nudged());
+    std::signal(SIGINT, before);
+    nudge_.look(t0_ + 30ms);
+    EXPECT_TRUE(nudged());
+}
+
 TEST_F(NudgeOfThisThread, ASecondInterruptBeginsAnew) {
     nudge_.begin(t0_);
     nudge_.look(t0_ + 10ms);
