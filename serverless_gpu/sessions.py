@@ -20,7 +20,6 @@ from . import (
     stops,
     variables,
 )
-from .errors import format_ranks
 
 _sessions = itertools.count(1)
 _epochs = itertools.count(1)
@@ -244,13 +243,9 @@ class Session:
             self._new_epoch()
         said = [rank for rank, had in old.items() if had is not None or rank in set(died)]
         if said:
-            one = len(said) == 1
-            print(
-                f"{'Rank' if one else 'Ranks'} {format_ranks(said)} had ended and "
-                f"{'is' if one else 'are'} replaced."
-                + _what_is_gone(filter(None, old.values()), "it" if one else "them")
-                + outcome.how_they_ended({rank: end for rank, end in idle.items() if rank in said})
-            )
+            ends = {rank: end for rank, end in idle.items() if rank in said}
+            gone_with = variables.gone_with(said, filter(None, old.values()))
+            print(gone_with + outcome.how_they_ended(ends))
 
     def _new_epoch(self) -> None:
         assert self._owner is not None
@@ -295,11 +290,6 @@ class Session:
         if ended.error is not None:
             raise ended.error
         return ended.values
-
-
-def _what_is_gone(had: Iterable[variables.Variables], them: str) -> str:
-    names = variables.listed(had)
-    return f" Gone with {them}: {names}; imports too. Run their cells again." if names else ""
 
 
 _session = Session()

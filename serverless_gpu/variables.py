@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from .errors import format_ranks
 
 #: Names that are told; of the others only how many there are.
 LIMIT = 20
@@ -47,7 +49,21 @@ def from_frame(frame: bytes) -> Variables:
         return Variables()
 
 
-def listed(several: Iterable[Variables]) -> str:
+def gone_with(ranks: Collection[int], had: Iterable[Variables]) -> str:
+    """What is said of ranks that ended and were replaced, and of what they `had`."""
+    one = len(ranks) == 1
+    text = f"Ranks {format_ranks(ranks)} had ended and are replaced."
+    if one:
+        text = f"Rank {format_ranks(ranks)} had ended and is replaced."
+    names = _listed(had)
+    if names:
+        text += (
+            f" Gone with {'it' if one else 'them'}: {names}; imports too. Run their cells again."
+        )
+    return text
+
+
+def _listed(several: Iterable[Variables]) -> str:
     """All names once: `model, step and 3 more`; "" if there are none."""
     several = list(several)
     names = list(dict.fromkeys(name for one in several for name in one.names))
