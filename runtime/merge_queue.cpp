@@ -41,8 +41,8 @@ MergeQueue::MergeQueue(const Options& options)
 void MergeQueue::push(Rank rank, Line line, TimePoint now) {
     assert(options_.members.contains(rank));
     Lane& to = lane(rank);
-    std::optional<ProgressText> progress;
-    if (line.progress) progress = read_progress(line.text);
+    std::unique_ptr<const ProgressText> progress;
+    if (line.progress) progress = std::make_unique<ProgressText>(read_progress(line.text));
     const std::size_t hash = std::hash<std::string>{}(progress ? progress->rest : line.text);
     to.place = options_.merge ? std::max(place_, to.place + 1) : ++place_;
     to.lines.push_back({.line = std::move(line),

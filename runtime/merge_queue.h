@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,7 +74,7 @@ public:
 private:
     struct Entry {
         Line line;
-        std::optional<ProgressText> progress;
+        std::unique_ptr<const ProgressText> progress;  // few lines have one: lines stay small
         std::size_t hash = 0;
         std::uint64_t place = 0;
         TimePoint at;
