@@ -177,7 +177,8 @@ def get() -> Pool:
     if in_rank():
         raise PoolError("a rank has no ranks of its own")
     with _lock:
-        if _pool is not None and (_pool.core.broken or _pool_pid != os.getpid()):
+        # In a forked process first the pid: the pool's own locks may have been held at the fork.
+        if _pool is not None and (_pool_pid != os.getpid() or _pool.core.broken):
             old, _pool = _pool, None
             if _pool_pid == os.getpid():
                 # Its end waits for the dead guard's other half to clean up.
@@ -195,8 +196,8 @@ def _discard(pool: Pool) -> None:
 
 
 def running() -> Pool | None:
-    """The pool if there is one."""
-    return _pool
+    """The pool if there is one; that of a process which forked this one is none."""
+    return _pool if _pool_pid == os.getpid() else None
 
 
 def stop() -> None:
@@ -210,4 +211,10 @@ def stop() -> None:
             _discard(old)
 
 
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 atexit.register(stop)
