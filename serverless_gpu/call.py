@@ -197,7 +197,7 @@ def context(owner: pool.Pool, group: Group, options: CallOptions, handle: Any) -
         "store_file": owner.store_file(),
         "epoch": group.epoch,
         "session": group.session,
-        "tracking": None if handle is None else handle.rank_config(0),  # rank 0's, but for all
+        "tracking": None if handle is None else handle.rank_config(),
     }
     return pickle.dumps(whole, 5)
 

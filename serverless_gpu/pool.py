@@ -164,7 +164,6 @@ def _limit_behind(error: Exception) -> str:
 
 
 _pool: Pool | None = None
-_pool_pid = 0
 _lock = threading.Lock()
 
 
@@ -173,20 +172,17 @@ def get() -> Pool:
 
     Raises PoolError if the processes cannot be started.
     """
-    global _pool, _pool_pid
+    global _pool
     if in_rank():
         raise PoolError("a rank has no ranks of its own")
     with _lock:
-        # In a forked process first the pid: the pool's own locks may have been held at the fork.
-        if _pool is not None and (_pool_pid != os.getpid() or _pool.core.broken):
-            old, _pool = _pool, None
-            if _pool_pid == os.getpid():
-                # Its end waits for the dead guard's other half to clean up.
-                threading.Thread(target=_discard, args=[old]).start()
-            del old
+        if _pool is not None and _pool.core.broken:
+            # Its end waits for the dead guard's other half to clean up.
+            threading.Thread(target=_discard, args=[_pool]).start()
+            _pool = None
         if _pool is None:
             with stops.held():
-                _pool, _pool_pid = Pool(), os.getpid()
+                _pool = Pool()
         return _pool
 
 
@@ -196,8 +192,8 @@ def _discard(pool: Pool) -> None:
 
 
 def running() -> Pool | None:
-    """The pool if there is one; that of a process which forked this one is none."""
-    return _pool if _pool_pid == os.getpid() else None
+    """The pool if there is one."""
+    return _pool
 
 
 def stop() -> None:
@@ -205,16 +201,18 @@ def stop() -> None:
     global _pool
     with _lock, stops.held():
         old, _pool = _pool, None
-        if old is not None and _pool_pid == os.getpid():
+        if old is not None:
             if old._tracker is not None:
                 old._tracker.close()
             _discard(old)
 
 
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
+def _forget() -> None:
+    """A forked process has no pool: its parent's is not its own, nor is anything that its parent's
+    threads held at the fork."""
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_new_lock)
+os.register_at_fork(after_in_child=_forget)
 atexit.register(stop)

@@ -51,15 +51,12 @@ def from_frame(frame: bytes) -> Variables:
 
 def gone_with(ranks: Collection[int], had: Iterable[Variables]) -> str:
     """What is said of ranks that ended and were replaced, and of what they `had`."""
-    one = len(ranks) == 1
-    text = f"Ranks {format_ranks(ranks)} had ended and are replaced."
-    if one:
-        text = f"Rank {format_ranks(ranks)} had ended and is replaced."
-    names = _listed(had)
-    if names:
-        text += (
-            f" Gone with {'it' if one else 'them'}: {names}; imports too. Run their cells again."
-        )
+    if len(ranks) == 1:
+        them, text = "it", f"Rank {format_ranks(ranks)} had ended and is replaced."
+    else:
+        them, text = "them", f"Ranks {format_ranks(ranks)} had ended and are replaced."
+    if names := _listed(had):
+        text += f" Gone with {them}: {names}; imports too. Run their cells again."
     return text
 
 

@@ -2,7 +2,7 @@
 
     tracker = Tracker(connect)
     run = tracker.begin(call_id, capture_context(name), tags={}, mode="always")
-    ... run.rank_config(rank) to each rank; run.info() until the link is known ...
+    ... run.rank_config() to each rank; run.info() until the link is known ...
     run.end("FINISHED")
 
 Never imports mlflow.

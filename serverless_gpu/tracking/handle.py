@@ -64,8 +64,8 @@ class RunHandle:
         """Blocks until there is news for info(), `limit_s` seconds at most."""
         self._tracker._wait_readable(min(WAIT_S, max(0.0, limit_s)))
 
-    def rank_config(self, rank: int) -> dict[str, Any]:
-        """What serverless_gpu.tracking.rank.activate needs on this rank; JSON-able."""
+    def rank_config(self) -> dict[str, Any]:
+        """What serverless_gpu.tracking.rank.activate needs besides `rank`; JSON-able."""
         socket_path, connected = self._tracker._address()
         uri = self._begin.tracking_uri
         if uri is None and self._begin.announced and self._info:
@@ -73,7 +73,6 @@ class RunHandle:
         return {
             "socket": socket_path,
             "call": self._begin.call,
-            "rank": rank,
             "tracking_uri": uri,
             "experiment": self._begin.experiment,
             "experiment_id": self._begin.experiment_id,

@@ -75,7 +75,7 @@ def rehearse() -> None:
 
 
 def activate(values: Mapping[str, Any]) -> None:
-    """Enters a call. ``values`` is ``RunHandle.rank_config(rank)``.
+    """Enters a call. ``values`` is ``RunHandle.rank_config()`` and its ``rank``.
 
     REQUIRES: ``os.environ`` and the working directory are those of the notebook at the call.
     Connects to nothing; the first use of MLflow does.

@@ -11,6 +11,13 @@ namespace {
 using namespace std::chrono_literals;
 using RankFaults = PoolTest;
 
+void expect_killed_by(int signal, const RankOutcome& outcome) {
+    EXPECT_EQ(outcome.state, RankState::died);
+    ASSERT_TRUE(outcome.exit_known);
+    ASSERT_TRUE(WIFSIGNALED(outcome.status));
+    EXPECT_EQ(WTERMSIG(outcome.status), signal);
+}
+
 TEST_F(RankFaults, GoodRanksAnswer) {
     start();
     const auto outcomes = call(3, "ok:fine");
@@ -40,10 +47,7 @@ TEST_F(RankFaults, TheSameRanksServeManyCalls) {
 TEST_F(RankFaults, WhatADyingRankWroteIsShown) {
     start();
     const auto outcomes = call(2, "die-in-output|ok");
-    EXPECT_EQ(outcomes[0].state, RankState::died);
-    EXPECT_TRUE(outcomes[0].exit_known);
-    EXPECT_TRUE(WIFSIGNALED(outcomes[0].status));
-    EXPECT_EQ(WTERMSIG(outcomes[0].status), SIGKILL);
+    expect_killed_by(SIGKILL, outcomes[0]);
     EXPECT_EQ(outcomes[1].state, RankState::returned);
     EXPECT_EQ(last_cause_, EndCause::failure);
     const std::string shown = text();
@@ -67,9 +71,7 @@ TEST_F(RankFaults, ADeathByASignalIsADeathWithItsSignal) {
     start();
     for (const int number : {SIGSEGV, SIGABRT, SIGTERM, SIGPIPE}) {
         const auto outcomes = call(1, "die-by:" + std::to_string(number));
-        EXPECT_EQ(outcomes[0].state, RankState::died);
-        ASSERT_TRUE(WIFSIGNALED(outcomes[0].status));
-        EXPECT_EQ(WTERMSIG(outcomes[0].status), number);
+        expect_killed_by(number, outcomes[0]);
     }
 }
 
@@ -111,10 +113,7 @@ TEST_F(RankFaults, ARankThatTalksRubbishIsKilled) {
 TEST_F(RankFaults, ARankThatClosesItsChannelEndsInAWayThatSaysIt) {
     start();
     const auto outcomes = call(2, "close-all|ok");
-    EXPECT_EQ(outcomes[0].state, RankState::died);
-    ASSERT_TRUE(outcomes[0].exit_known);
-    EXPECT_TRUE(WIFSIGNALED(outcomes[0].status));
-    EXPECT_EQ(WTERMSIG(outcomes[0].status), kChannelLost);
+    expect_killed_by(kChannelLost, outcomes[0]);
     EXPECT_EQ(outcomes[1].state, RankState::returned);
 }
 

@@ -18,6 +18,14 @@ pytestmark = pytest.mark.timeout(240)
 ALL = str([1.0] * 8)
 
 
+def limits_were_named_and_lifted(lines: dict[str, str]) -> None:
+    """The limit of processes, by both calls under it; the call after them had its ranks."""
+    for low in ("low0", "low1"):
+        assert lines[low].startswith("PoolError "), lines
+        assert "ulimit -u" in lines[low] and "pids.max" in lines[low]
+    assert lines["lifted"] == ALL, lines
+
+
 def test_a_low_limit_of_descriptors_is_named_and_can_be_lifted(tmp_path: Path) -> None:
     code = """
 import resource
@@ -80,11 +88,8 @@ attempt("lifted", lambda: eight.distributed(np.ones(100_000)))
     with cgroups.limited("pids", processes) as join:
         limit = join.split("> ")[1].replace("cgroup.procs", "pids.max")
         lines = pressed.lines_of(code, tmp_path, before=join, PIDS_LIMIT=limit)
-    for low in ("low0", "low1"):
-        assert lines[low].startswith("PoolError "), lines
-        assert refused in lines[low]
-        assert "ulimit -u" in lines[low] and "pids.max" in lines[low]
-    assert lines["lifted"] == ALL, lines
+    assert refused in lines["low0"] and refused in lines["low1"], lines
+    limits_were_named_and_lifted(lines)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +127,7 @@ attempt("ranks", lambda: limit.distributed() == [hard, hard])
     alone = {"HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count, too
     lines = pressed.lines_of(code, tmp_path, before=before, **alone)
     assert refused in lines["low0"], lines
-    for low in ("low0", "low1"):
-        assert lines[low].startswith("PoolError "), lines
-        assert "ulimit -u" in lines[low] and "pids.max" in lines[low]
-    assert lines["lifted"] == ALL, lines
+    limits_were_named_and_lifted(lines)
     assert lines["ranks"] == "True"
 
 

@@ -72,7 +72,7 @@ def run_job(job: dict[str, Any]) -> tuple[str, Any]:
         warnings.simplefilter("always", RuntimeWarning)
         try:
             if job["config"] is not None:
-                rank.activate(job["config"])
+                rank.activate({**job["config"], "rank": job["rank"]})
             function, arguments = pickle.loads(job["work"])
             outcome = ("value", function(*arguments))
         except BaseException as error:

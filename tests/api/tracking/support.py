@@ -140,7 +140,7 @@ class Notebook:
         self, run: RunHandle, ranks: list[Rank], function: Callable[..., Any], *arguments: Any
     ) -> None:
         for number, rank in enumerate(ranks):
-            rank.start(number, run.rank_config(number), function, *arguments)
+            rank.start(number, run.rank_config(), function, *arguments)
 
     def run(
         self, run: RunHandle, ranks: list[Rank], function: Callable[..., Any], *arguments: Any

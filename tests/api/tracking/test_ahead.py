@@ -55,7 +55,7 @@ def test_the_next_run_of_a_place_is_known_before_the_tracker_has_even_looked(
         assert len(all_runs()) == 1
     assert known is not None
     assert known.url == (first.url and first.url.replace(first.run_id, known.run_id))
-    assert run.rank_config(0)["tracking_uri"] == first.tracking_uri  # no rank looks for it
+    assert run.rank_config()["tracking_uri"] == first.tracking_uri  # no rank looks for it
     [used] = notebook.run(run, notebook.ranks(1), log_one)
     run.end("FINISHED", timeout=LIMIT_S)
     assert (run.error, used) == (None, known.run_id)

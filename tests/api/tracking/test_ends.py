@@ -58,7 +58,7 @@ while run.info() is None:
 if sys.argv[1] == "with child" and os.fork() == 0:
     time.sleep(1000)  # holds copies of all of the notebook's sockets
 import json
-print(json.dumps(run.rank_config(0)), flush=True)
+print(json.dumps(run.rank_config()), flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "bye":
     run.log_folder("logs", "logs")

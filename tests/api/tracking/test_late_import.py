@@ -55,7 +55,7 @@ def test_mlflow_imported_late_logs_into_the_calls_run(
     notebook: Notebook, installed: str, body: str
 ) -> None:
     run = notebook.begin()
-    config = json.dumps(run.rank_config(0))
+    config = json.dumps({**run.rank_config(), "rank": 0})
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, installed])}
     command = [sys.executable, "-c", RANK.format(body=body), config]
     rank = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)

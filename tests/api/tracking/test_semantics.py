@@ -185,7 +185,7 @@ def test_what_a_rank_says_before_its_call_is_known_counts_too(notebook: Notebook
     other = notebook.begin()  # so that the tracker is there
     info_of(other)
     [rank] = notebook.ranks(1)
-    rank.start(0, {**other.rank_config(0), "call": "call2"}, train)
+    rank.start(0, {**other.rank_config(), "call": "call2"}, train)
     rank.result()
     run = notebook.begin()
     run.end("FINISHED", timeout=LIMIT_S)

@@ -21,7 +21,7 @@ def test_parameters_that_differ_by_rank_are_all_kept(notebook: Notebook) -> None
 
     run = notebook.begin()
     for number, rank in enumerate(notebook.ranks(3)):  # in turn, so that rank 0 is the first
-        rank.start(number, run.rank_config(number), train)
+        rank.start(number, run.rank_config(), train)
         wait_until(lambda rank=rank: run.info() and rank.connection.poll(), "the rank is done")
         rank.result()
     run.end("FINISHED", timeout=LIMIT_S)
