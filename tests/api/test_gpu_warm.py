@@ -36,6 +36,14 @@ def spares(count):
     owner.core.set_spares(count)
     assert owner.ready.wait(60)
     return owner
+def warm_spares(count):
+    owner = spares(count)
+    gpu_warm.begin()
+    limit = time.monotonic() + 60
+    while len(owner.core.warm_spares()) < count:  # a call before takes ranks that nobody has told
+        assert time.monotonic() < limit, "no spare is warm"
+        time.sleep(0.001)
+    return owner
 """
 
 
@@ -64,12 +72,7 @@ def run(script: str, tmp_path: Path, **environment: str) -> str:
 
 def test_each_rank_finds_a_context_on_its_own_gpu(tmp_path: Path) -> None:
     script = """
-owner = spares(2)
-gpu_warm.begin()
-limit = time.monotonic() + 60
-while len(owner.core.warm_spares()) < 2:  # a call that takes them before makes its own contexts
-    assert time.monotonic() < limit, "no spare is warm"
-    time.sleep(0.01)
+warm_spares(2)
 @distributed(gpus=2)
 def told():
     return await_lines(os.getpid())
@@ -80,8 +83,7 @@ print(told.distributed())
 
 def test_user_code_begins_when_the_driver_is_done_with_the_environment(tmp_path: Path) -> None:
     script = """
-spares(2)
-gpu_warm.begin()
+warm_spares(2)
 @distributed(gpus=2)
 def told():
     return lines(os.getpid())
@@ -108,8 +110,7 @@ print(gpu_warm.describe(owner))
 
 def test_spares_that_see_other_gpus_are_replaced(tmp_path: Path) -> None:
     script = """
-spares(2)
-gpu_warm.begin()
+warm_spares(2)
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 @distributed(gpus=1)
 def told():
