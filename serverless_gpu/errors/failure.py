@@ -233,10 +233,22 @@ def _traceback(frames: tuple[Frame, ...]) -> types.TracebackType | None:
     """
     result: types.TracebackType | None = None
     for frame in reversed(frames):
-        code = _here.__code__.replace(
+        code = _without_columns(_here.__code__).replace(
             co_filename=frame.filename, co_name=frame.function, co_firstlineno=frame.line
         )
         made = types.FunctionType(code, {"sys": sys, "__name__": "rank"})()
-        # -1 is no place in the code: so no column of it is underlined.
-        result = types.TracebackType(result, made, -1, frame.line)
+        # A place that the code has: IPython's look for the node at another one never ends.
+        result = types.TracebackType(result, made, 0, frame.line)
     return result
+
+
+def _without_columns(code: types.CodeType) -> types.CodeType:
+    """The same code, all of it in its first line, with no column that could be underlined."""
+    if sys.version_info < (3, 11):
+        return code
+    units = len(code.co_code) // 2
+    entries = [min(8, units - at) for at in range(0, units, 8)]
+    # Of CPython's Objects/locations.md: entries of 1 to 8 units, kind 13 (a line, no columns), and
+    # by how much the line changes.
+    table = b"".join(bytes((0x80 | 13 << 3 | length - 1, 0)) for length in entries)
+    return code.replace(co_linetable=table)

@@ -88,6 +88,17 @@ def test_frames_of_ours_are_shown_if_all_is_asked_for(shell: InteractiveShell, c
     assert "in call" in text  # our part of the notebook's side
 
 
+@pytest.mark.timeout(60)  # IPython looked for a place in the rank's code without end
+def test_an_error_in_the_handler_of_a_rank_s_error_is_shown_with_it(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    handler = "try:\n    call(train)\nexcept ValueError as error:\n    error.missing\n"
+    text = shown(shell, capsys, TRAIN, handler)
+    parts = ("----> 3 raise ValueError", "rank 3: ValueError: bad batch", "has no attribute")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
 def test_a_reply_names_what_the_rank_raised(shell: InteractiveShell, capsys: Any) -> None:
     shown(shell, capsys, TRAIN)
     with pytest.raises(ValueError) as caught:
