@@ -141,6 +141,12 @@ class Reducers:
         if reduced is NotImplemented or len(reduced) < 6:
             return reduced
         make, args, state, *_ = reduced
+        slots = cls.__dict__.get("__slots__")
+        written = isinstance(slots, (str, tuple, list, dict))  # not an iterator, used up by now
+        if written and slots and make is cloudpickle._make_skeleton_class:
+            # Left out by cloudpickle: its class has a dictionary instead, and what that pickles the
+            # class with slots cannot take.
+            args = (*args[:3], {**args[3], "__slots__": slots}, *args[4:])
         return rebuild.skeleton, (make, args[-2], args), state, None, None, rebuild.fill_class
 
     def reduce_code(self, code: types.CodeType) -> Any:

@@ -69,11 +69,14 @@ def _short(value: Any, secrets: Secrets, depth: int = 0) -> str:
         return _cut(repr(value[: _VALUE_LENGTH + 1]), _VALUE_LENGTH)
     if kind in (list, tuple, set, frozenset, dict) and depth < 2:
         return _container(value, secrets, depth)
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:
-        sizes = ", ".join(map(str, shape))
-        return f"{kind.__name__}({sizes}) {str(dtype).removeprefix('torch.')}"
-    name = getattr(value, "__qualname__", None)  # functions and classes
+    try:
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        if isinstance(shape, tuple) and dtype is not None:
+            sizes = ", ".join(map(str, shape))
+            return f"{kind.__name__}({sizes}) {str(dtype).removeprefix('torch.')}"
+        name = getattr(value, "__qualname__", None)  # functions and classes
+    except Exception:  # a nested tensor has no shape, a lazy proxy nothing yet
+        name = None
     return str(name) if isinstance(name, str) else kind.__name__
 
 

@@ -131,6 +131,14 @@ CLASSES = """
     @dataclasses.dataclass(frozen=True, slots=True)
     class Slotted:
         x: int
+    @dataclasses.dataclass(slots=True)
+    class Record:
+        x: int
+        y: list = dataclasses.field(default_factory=list)
+    class Named:
+        __slots__ = ("__name",)
+        def __init__(self, name): self.__name = name
+        def __eq__(self, other): return self.__name == other.__name
     class Colour(enum.Enum):
         RED = 1
         BLUE = "b"
@@ -156,7 +164,7 @@ def test_instances_come_home_as_instances_of_the_notebooks_own_classes(peer: Pee
     notebook = Notebook().cell(CLASSES)
     notebook.cell("""
         values = [Config(0.5), Slotted(1), Colour.RED, Flag.A | Flag.B, Point(1, 2), Pair(3),
-                  Square(), Box(1), IntBox(2)]
+                  Square(), Box(1), IntBox(2), Record(2), Named("n")]
         """)
     home = peer.run(notebook.same, notebook.values)
     assert [type(value) for value in home] == [type(value) for value in notebook.values]
@@ -164,6 +172,7 @@ def test_instances_come_home_as_instances_of_the_notebooks_own_classes(peer: Pee
     assert home[2] is notebook.Colour.RED
     assert isinstance(home[6], notebook.Shape)
     assert home[8].value == 2
+    assert home[9:] == notebook.values[9:]
 
 
 def test_what_a_rank_makes_of_a_notebook_class_is_of_that_class(peer: Peer) -> None:

@@ -33,6 +33,9 @@ def test_arguments_are_described_shortly_and_without_their_own_repr() -> None:
         def __repr__(self) -> str:
             raise AssertionError("slow, long or secret")
 
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("as nested tensors have it")
+
     assert described(lr=0.1, name="a", n=None) == "lr=0.1, name='a', n=None"
     assert described(x=torch.ones(8, 3), y=numpy.ones(2)) == (
         "x=Tensor(8, 3) float32, y=ndarray(2) float64"
