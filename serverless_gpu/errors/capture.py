@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import linecache
 import os
 import sys
@@ -11,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from serverless_gpu.places import cell_of
 
 from .failure import Frame, Link, RankFailure
+from .summary import below, kind_of, message_of, visible
+from .types import ResultError
 
-MESSAGE_LIMIT = 4_000  # characters
 TEXT_LIMIT = 64 * 1024  # characters
 CAUSE_LIMIT = 1024 * 1024  # bytes; an exception that carries tensors is not worth more
 _FRAMES = 40  # per exception of a chain
+_ALIKE = 3  # frames at one place; of more, the first and the last
 _LINKS = 10  # exceptions of a chain
 _AROUND = 2  # lines shown before and after a frame's own
 
@@ -33,6 +37,8 @@ def capture_failure(error: BaseException, hide: Sequence[str] = ()) -> RankFailu
         summary = traceback.TracebackException.from_exception(error)
         hidden = hidden_files(hide)
         chain = tuple(_links(summary, hidden))[-_LINKS:]
+        if isinstance(error, ResultError):  # raised by us, after the user's code had ended
+            chain = (dataclasses.replace(chain[-1], frames=()),)
         for one in _all_of(summary):
             one.stack[:] = visible(one.stack, hidden)
         text = _middle_out("".join(summary.format()), TEXT_LIMIT)
@@ -50,23 +56,36 @@ def hidden_files(hide: Sequence[str] = ()) -> tuple[str, ...]:
     return (*hidden, runpy) if runpy else tuple(hidden)
 
 
-def visible(
-    frames: Sequence[traceback.FrameSummary], hidden: tuple[str, ...]
-) -> list[traceback.FrameSummary]:
-    """The frames outside of hidden files; the innermost one if there is no other."""
-    shown = [frame for frame in frames if not frame.filename.startswith(hidden)]
-    return shown or list(frames[-1:])
-
-
 def frames_of(
     stack: Sequence[traceback.FrameSummary], hidden: tuple[str, ...]
 ) -> tuple[Frame, ...]:
-    """The frames with the lines around them; of many, the first and the last.
+    """The frames with the lines around them; of many, and of many at one place (a recursion), the
+    first and the last.
 
     hidden: beginnings of the names of files whose frames are marked as ours.
     """
-    kept = stack if len(stack) <= _FRAMES else [*stack[: _FRAMES // 4], *stack[-_FRAMES * 3 // 4 :]]
-    return tuple(_frame(summary, summary.filename.startswith(hidden)) for summary in kept)
+    kept = _folded(stack)
+    if len(kept) > _FRAMES:
+        kept = [*kept[: _FRAMES // 4], *kept[-_FRAMES * 3 // 4 :]]
+    frames, before = [], -1
+    for at in kept:
+        ours = stack[at].filename.startswith(hidden)
+        frames.append(_frame(stack[at], ours, left_out=at - before - 1))
+        before = at
+    return tuple(frames)
+
+
+def _folded(stack: Sequence[traceback.FrameSummary]) -> list[int]:
+    """Which frames are left if those at one place are few."""
+    places = [(frame.filename, frame.lineno, frame.name) for frame in stack]
+    times = collections.Counter(places)
+    seen: collections.Counter[tuple[str, int | None, str]] = collections.Counter()
+    kept = []
+    for at, where in enumerate(places):
+        seen[where] += 1
+        if times[where] <= _ALIKE or seen[where] in (1, times[where]):
+            kept.append(at)
+    return kept
 
 
 def forget_frames(error: BaseException) -> None:
@@ -102,7 +121,8 @@ def _links(summary: traceback.TracebackException, hidden: tuple[str, ...]) -> It
     one: traceback.TracebackException | None = summary
     relation = ""
     while one is not None:
-        links.append(Link(_kind(one), _message(one), frames_of(one.stack, hidden), relation))
+        frames = frames_of(one.stack, hidden)
+        links.append(Link(kind_of(one), message_of(one), frames, relation, below(one, hidden)))
         if one.__cause__ is not None:
             one, relation = one.__cause__, "cause"
         elif one.__context__ is not None and not one.__suppress_context__:
@@ -112,27 +132,13 @@ def _links(summary: traceback.TracebackException, hidden: tuple[str, ...]) -> It
     return reversed(links)
 
 
-def _kind(summary: traceback.TracebackException) -> str:
-    name: str | None = getattr(summary, "exc_type_str", None)  # from Python 3.13 on
-    if name is None:
-        kind = summary.exc_type
-        hidden = kind.__module__ in ("builtins", "__main__")
-        name = kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
-    return name.rpartition(".")[2] if name.startswith("serverless_gpu.") else name
-
-
-def _message(summary: traceback.TracebackException) -> str:
-    text = str(summary)
-    return text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + " ..."
-
-
-def _frame(summary: traceback.FrameSummary, ours: bool) -> Frame:
+def _frame(summary: traceback.FrameSummary, ours: bool, left_out: int) -> Frame:
     line = summary.lineno or 0
     first = max(1, line - _AROUND)
     lines = linecache.getlines(summary.filename)[first - 1 : line + _AROUND]
     label = cell_of(summary.filename) or ""
     kept = tuple(text.rstrip("\n")[:500] for text in lines)
-    return Frame(summary.filename, line, summary.name, label, first, kept, ours)
+    return Frame(summary.filename, line, summary.name, label, first, kept, ours, left_out)
 
 
 def _middle_out(text: str, limit: int) -> str:

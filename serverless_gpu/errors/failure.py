@@ -20,6 +20,7 @@ class Frame:
     label: what a notebook calls the file (``Cell In[3]``), "" to let the reader find out.
     first: the number of the first of ``lines``; those have no line ends.
     ours: it belongs to what runs user code, and is shown only by ``%xmode Verbose``.
+    left_out: how many frames before it are not told, as they are too many or at one place.
     """
 
     filename: str
@@ -29,16 +30,21 @@ class Frame:
     first: int = 0
     lines: tuple[str, ...] = ()
     ours: bool = False
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
 class Link:
-    """One exception of a chain. relation: how the next one came out of it."""
+    """One exception of a chain.
+
+    relation: how the next one came out of it. below: lines under its message, as of its notes.
+    """
 
     kind: str
     message: str
     frames: tuple[Frame, ...] = ()
     relation: str = ""
+    below: tuple[str, ...] = ()
 
     def shown(self) -> tuple[Frame, ...]:
         """The frames of the user and of libraries; the innermost one if there is none."""

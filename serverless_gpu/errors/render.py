@@ -78,7 +78,7 @@ def _chain(chain: Sequence[Link], origin: str, verbose: bool) -> list[str]:
         gap = " " * max(1, _WIDTH - len(short) - len(origin))
         blocks.append(f"{_RED}{short}{_PLAIN}{gap}{origin}")
         blocks += [_block(frame) for frame in (link.frames if verbose else link.shown())]
-        blocks.append(f"{_RED}{short}{_PLAIN}: {link.message}")
+        blocks.append("\n".join((f"{_RED}{short}{_PLAIN}: {link.message}", *link.below)))
         if link is not chain[-1]:
             blocks.append(f"\n{_BETWEEN.get(link.relation, '')}\n")
     return blocks
@@ -90,7 +90,8 @@ def _block(frame: Frame) -> str:
     place = f"{_CYAN}{name}{_PLAIN}{_GREEN}, line {frame.line}{_PLAIN}"
     if frame.function != "<module>":
         place += f", in {_CYAN}{frame.function}{_PLAIN}"
-    lines = [place]
+    lines = [f"      [... {frame.left_out} frames left out]\n"] if frame.left_out else []
+    lines.append(place)
     for number, text in enumerate(frame.lines, frame.first):
         if number == frame.line:
             lines.append(f"{_GREEN}----> {number}{_PLAIN} {text}")

@@ -16,7 +16,8 @@ from serialize_peer import Notebook
 
 from serverless_gpu import errors, serialize
 from serverless_gpu.errors import RankFailure, capture_failure
-from serverless_gpu.errors.capture import MESSAGE_LIMIT, TEXT_LIMIT
+from serverless_gpu.errors.capture import TEXT_LIMIT
+from serverless_gpu.errors.summary import MESSAGE_LIMIT
 
 
 def captured(function: Callable[[], Any]) -> RankFailure:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -121,6 +123,49 @@ def test_a_chain_is_shown_in_order(shell: InteractiveShell, capsys: Any) -> None
     text = shown(shell, capsys, source, "call(train)")
     places = [text.index(part) for part in ("KeyError: 'a'", "direct cause", "ValueError: b")]
     assert places == sorted(places)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes and groups came with Python 3.11")
+def test_notes_and_the_exceptions_of_a_group_are_shown(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    source = """
+    def load(n):
+        raise KeyError(n)
+    def train():
+        errors = []
+        for n in (1, 2):
+            try: load(n)
+            except KeyError as error: errors.append(error)
+        errors[1].add_note("of the second")
+        group = ExceptionGroup("shards", errors)
+        group.add_note("see the manual")
+        raise group
+    """
+    text = shown(shell, capsys, textwrap.dedent(source).strip(), "call(train)")
+    lines = text[text.rindex("ExceptionGroup: shards (2 sub-exceptions)") :].splitlines()
+    place = ["     Cell In[1], line 2, in load", "         raise KeyError(n)"]
+    assert [line for line in lines[1:-1] if "in train" not in line and "try:" not in line] == [
+        "see the manual",
+        "  1. KeyError: 1",
+        *place,
+        "  2. KeyError: 2",
+        *place,
+        "     of the second",
+    ]
+
+
+def test_a_recursion_is_shown_by_its_first_and_its_last_frame(
+    shell: InteractiveShell, capsys: Any
+) -> None:
+    source = (
+        "def f(n):\n    if n == 0: 1 / 0\n    g(n - 1)\ndef g(n):\n    f(n)\ndef train(): f(200)"
+    )
+    text = shown(shell, capsys, source, "call(train)")
+    assert text.count("----> 3     g(n - 1)") == 2
+    assert text.count("----> 5     f(n)") == 2
+    assert "[... 396 frames left out]" in text
+    assert text.count("left out") == 1
 
 
 def test_a_message_of_many_lines_is_shown_once(shell: InteractiveShell, capsys: Any) -> None:

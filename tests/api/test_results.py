@@ -110,6 +110,7 @@ def test_a_result_that_cannot_travel_names_the_rank() -> None:
         generator.distributed()
     assert caught.value.rank == 1
     assert caught.value.results == {0: "fine"}
+    assert not caught.value.failures[1].chain[-1].frames  # it left none of the user's
 
 
 def test_a_result_that_cannot_be_loaded_here_is_an_error_that_says_so() -> None:
