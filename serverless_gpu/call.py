@@ -16,6 +16,7 @@ from typing import Any
 
 from . import (
     accelerator,
+    captured,
     environ,
     gpu_report,
     hosts,
@@ -109,16 +110,16 @@ def _run(
     options: CallOptions,
     presses: stops.Stops,
 ) -> Ended:
-    host = hosts.find()
+    host = captured.around(hosts.find())
     parent = host.capture()
     track = tracking.mode(options.mlflow, os.environ)
     handle = None
     call_name = f"{owner.token}-{time.monotonic_ns()}"
     if track != "off":
-        captured = tracking.capture_context(options.name)
+        surroundings = tracking.capture_context(options.name)
         described = options.arguments() if options.arguments is not None else ""
         tags = tracking.call_tags(options.title, len(group.members), group.device, described)
-        handle = owner.tracker().begin(call_name, captured, tags=tags, mode=track)
+        handle = owner.tracker().begin(call_name, surroundings, tags=tags, mode=track)
         if options.source is not None:
             handle.log_text(options.source(), "source.py")
     warm = owner.fork_server_up()
