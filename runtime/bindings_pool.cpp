@@ -101,8 +101,9 @@ py::list outcomes(CallTicket& ticket) {
     for (RankOutcome& o : ticket.take_outcomes()) {
         py::dict d("rank"_a = o.rank, "child"_a = o.child, "pid"_a = o.pid,
                    "state"_a = name_of(o.state), "consequence"_a = o.consequence,
-                   "status"_a = o.status, "exit_known"_a = o.exit_known, "seconds"_a = o.seconds,
-                   "began"_a = o.began, "startup"_a = o.startup, "memory"_a = memory_end(o.memory),
+                   "status"_a = o.status, "exit_known"_a = o.exit_known, "came_up"_a = o.came_up,
+                   "program"_a = o.program, "seconds"_a = o.seconds, "began"_a = o.began,
+                   "startup"_a = o.startup, "memory"_a = memory_end(o.memory),
                    "frames"_a = bytes_list(o.frames), "fd"_a = o.buffer.release());
         list.append(std::move(d));
     }
@@ -114,7 +115,7 @@ py::dict dead_children(const RankPool& pool) {
     for (const auto& [id, dead] : pool.dead_children())
         all[py::int_(id)] =
             py::dict("pid"_a = dead.pid, "status"_a = dead.status, "exit_known"_a = dead.exit_known,
-                     "memory"_a = memory_end(dead.memory));
+                     "program"_a = dead.program, "memory"_a = memory_end(dead.memory));
     return all;
 }
 
@@ -245,7 +246,8 @@ void bind_pool(py::module_& m) {
                                  "children"_a = pids.children);
              })
         .def("dead_children", &dead_children,
-             "Children that died unasked, each with `pid`, `status`, `exit_known`, `memory`.")
+             "Children that died unasked, each with `pid`, `status`, `exit_known`, `program`, "
+             "`memory`.")
         .def("log_path", &RankPool::log_path)
         .def("log_losses", &log_losses,
              "What logs of ended calls lack, by call and rank: bytes that the system refused, its "

@@ -114,6 +114,7 @@ void bind_rank(py::module_& m) {
         .def("begin_work", &RankAgent::begin_work, "call"_a, "world"_a, unlocked)
         .def("end_work", &RankAgent::end_work, unlocked)
         .def("see_interrupt", &RankAgent::see_interrupt)
+        .def("unwanted", &RankAgent::unwanted, "call"_a, unlocked)
         .def_property_readonly("busy", &RankAgent::busy)
         .def_property_readonly("cut_fd", &RankAgent::cut_fd)
         .def(

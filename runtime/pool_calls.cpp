@@ -147,7 +147,7 @@ void PoolThread::message(ChildId id, Child& child, Message message) {
     RunningCall* call = call_of(child);
     const auto now = Clock::now();
     if (const auto* hello = std::get_if<Hello>(&message.body)) {
-        if (child.hello && hello->key == child.key) child.hello->answer(id, hello->service.dump());
+        if (hello->key == child.key) came_up(id, child, *hello);
     } else if (const auto* done = std::get_if<Done>(&message.body)) {
         if (!call || done->call != child.call) return;
         RankOutcome outcome;

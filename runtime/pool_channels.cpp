@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/pool_thread.h"
 
@@ -16,6 +17,14 @@ std::uint32_t mark_of(const Message& message) {
     if (const auto* done = std::get_if<Done>(&message.body)) return done->mark;
     if (const auto* display = std::get_if<Display>(&message.body)) return display->mark;
     return 0;
+}
+
+// The file that the process runs; "" if it is ending: then it has given up its memory before it
+// closes anything. An exec closes the channel when the new program is there.
+std::string program_of(pid_t pid) {
+    std::error_code ignored;
+    const auto exe = "/proc/" + std::to_string(pid) + "/exe";
+    return pid > 0 ? std::filesystem::read_symlink(exe, ignored).string() : "";
 }
 
 bool takes_a_place(const Message& message) {
@@ -67,6 +76,7 @@ void PoolThread::read_socket(ChildId id, Child& child) {
             // it can give no answer any more. How it ends by itself says which.
             child.socket.reset();
             child.unsent.clear();
+            if (packet->bytes.empty()) child.program = program_of(child.pid);
             if (child.state == Child::State::alive) child.silent_until = Clock::now() + kLastBreath;
             return;
         }

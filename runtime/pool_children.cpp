@@ -69,6 +69,13 @@ void PoolThread::exited(pid_t pid, const Exit& exit) {
     if (forks_under_way_ > 0) early_exits_[pid] = exit;
 }
 
+void PoolThread::came_up(ChildId id, Child& child, const Hello& hello) {
+    child.came_up = true;
+    if (child.hello) child.hello->answer(id, hello.service.dump());
+    const std::lock_guard lock(pool_.mutex_);
+    pool_.starting_.erase(id);
+}
+
 void PoolThread::died(ChildId id, const Exit& exit) {
     const auto found = children_.find(id);
     if (found == children_.end()) return;
@@ -82,14 +89,18 @@ void PoolThread::died(ChildId id, const Exit& exit) {
     RankOutcome outcome;
     outcome.status = exit.status;
     outcome.exit_known = exit.known;
+    outcome.came_up = child.came_up;
+    outcome.program = child.program;
     outcome.memory = memory_end(child, exit);
-    const DeadChild dead{child.pid, outcome.status, outcome.exit_known, outcome.memory};
+    const DeadChild dead{child.pid, outcome.status, outcome.exit_known, outcome.program,
+                         outcome.memory};
     rank_ended(child, RankState::died, std::move(outcome), Clock::now());
     if (child.hello) child.hello->answer(id, std::nullopt);
     for (auto& [token, query] : child.queries) query->answer(id, std::nullopt);
     {
         const std::lock_guard lock(pool_.mutex_);
         pool_.pids_.children.erase(id);
+        pool_.starting_.erase(id);
         const bool spare = std::erase(pool_.spares_, id) > 0;
         if (spare) refill_at_ = Clock::now() + kSparePause;
         if (!spare && !child.retired) pool_.dead_[id] = dead;

@@ -198,9 +198,10 @@ Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
     const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
     if (sent != Sent::yes) return sent;
     ++forks_under_way_;
+    const std::lock_guard lock(pool_.mutex_);
     for (const ChildId id : ids) {
         ++children_.at(id).orders;
-        children_.at(id).processes = process_limit();
+        pool_.starting_[id] = children_.at(id).processes = process_limit();
     }
     return sent;
 }

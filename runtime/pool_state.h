@@ -56,6 +56,8 @@ struct Child {
     std::int32_t processes = 0;  // process_limit() when it was
     CallId call = 0;             // the last call it was given
     std::size_t index = 0;       // its place in that call
+    bool came_up = false;        // its agent has said hello
+    std::string program;         // what it has become, if its channel went while it lived
     bool retired = false;        // its owner asks no more about it
     bool killed = false;         // by us: nobody else is to be blamed
     std::optional<Clock::time_point> retire_by;

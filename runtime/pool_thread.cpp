@@ -130,7 +130,7 @@ void PoolThread::act_on_time(Clock::time_point now) {
         if (child.held_until && now >= *child.held_until) settle(id, child, Marks::ignore);
         if (child.silent_until && now >= *child.silent_until) {
             child.silent_until.reset();
-            tell_guard({GuardPacket::Kind::kill_tree, child.pid, 0});
+            kill_tree(child);
         }
         if (!child.retire_by || now < *child.retire_by) continue;
         child.retire_by.reset();

@@ -66,6 +66,7 @@ private:
     void all_lost();
     void never_forked(const std::vector<ChildId>& ids);
     void exited(pid_t pid, const Exit& exit);
+    void came_up(ChildId id, Child& child, const Hello& hello);
     void died(ChildId id, const Exit& exit);
     MemoryEnd memory_end(const Child& child, const Exit& exit);
     void kill_tree(Child& child);

@@ -109,6 +109,11 @@ void RankAgent::end_work() {
     busy_ = 0;
 }
 
+bool RankAgent::unwanted(CallId call) {
+    const std::lock_guard lock(mutex_);
+    return early_.call == call;
+}
+
 const char* RankAgent::see_interrupt() {
     // No lock: this runs in a signal handler of the main thread, which may hold it.
     const char* reason = reason_;

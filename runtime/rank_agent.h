@@ -58,6 +58,8 @@ public:
     void begin_work(CallId call, int world);
     void end_work();
     CallId busy() const { return busy_; }
+    // Whether `call`, whose user code has not begun, is to be ended. For waits before it.
+    bool unwanted(CallId call);
     std::int64_t began_ns() const {
         return began_ns_;
     }  // when begin_work was called, CLOCK_MONOTONIC

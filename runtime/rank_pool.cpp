@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "runtime/guard_link.h"
 #include "runtime/guard_process.h"
 #include "runtime/pool_thread.h"
 #include "runtime/process_tree.h"
@@ -135,8 +136,10 @@ void RankPool::set_spares(int count) {
 std::vector<ChildId> RankPool::take(int count) {
     std::vector<ChildId> ids;
     std::vector<ChildId> missing;
+    std::vector<ChildId> unfit;
     {
         const std::lock_guard lock(mutex_);
+        unfit = unfit_spares();
         while (static_cast<int>(ids.size()) < count) {
             if (spares_.empty()) {
                 missing.push_back(next_child_);
@@ -146,8 +149,18 @@ std::vector<ChildId> RankPool::take(int count) {
             }
         }
     }
+    if (!unfit.empty()) retire(std::move(unfit));
     if (!missing.empty()) post([this, missing] { core_->order(missing); });
     return ids;
+}
+
+// Takes out of the spares those that still come up under another limit of processes than is in
+// force now: they may fail of it.
+std::vector<ChildId> RankPool::unfit_spares() {
+    std::vector<ChildId> unfit;
+    for (const auto& [id, limit] : starting_)
+        if (limit != process_limit() && std::erase(spares_, id) > 0) unfit.push_back(id);
+    return unfit;
 }
 
 void RankPool::warm(int devices, const std::optional<std::string>& visible,

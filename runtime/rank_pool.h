@@ -122,6 +122,7 @@ private:
     RankPool() = default;
     bool post(std::function<void()> work);  // to the pool's thread; false if that has ended
     void end_guard(const UniqueFd& link) const;
+    std::vector<ChildId> unfit_spares();  // REQUIRES: mutex_ is held
 
     std::string folder_;
     pid_t notebook_ = 0;    // the process that made the pool
@@ -134,7 +135,8 @@ private:
     std::vector<std::function<void()>> posted_;
     OutputQueue output_;
     PoolPids pids_;
-    std::deque<ChildId> spares_;  // forked or ordered, and nobody's
+    std::deque<ChildId> spares_;                // forked or ordered, and nobody's
+    std::map<ChildId, std::int32_t> starting_;  // not up yet: the process_limit() they have
     WarmPlan warmth_;
     std::map<ChildId, DeadChild> dead_;
     std::map<CallId, std::map<int, LogLoss>> log_losses_;

@@ -27,6 +27,8 @@ struct RankOutcome {
     bool consequence = false;
     int status = 0;           // wait status, if it died
     bool exit_known = false;  // false: it was given up, or its guard died
+    bool came_up = false;     // its agent has said hello
+    std::string program;      // that it had become by an exec, if it died as one; its path
     MemoryEnd memory;         // if it died; also if it raised, while memory ran out elsewhere
     double began = 0;         // from the call's begin until user code began; 0 if it did not
     double seconds = 0;       // from the call's begin to its end, or to when it raised
@@ -40,6 +42,7 @@ struct DeadChild {
     int pid = 0;
     int status = 0;           // wait status
     bool exit_known = false;  // false: it was given up, or its guard died
+    std::string program;      // that it had become by an exec; its path
     MemoryEnd memory;
 };
 

@@ -213,7 +213,7 @@ def _watch(
     watch = quiet.QuietWatch(owner.core, group.members)
     peers = waiting.FailedPeerWatch(owner.core, group.members, ticket.id)
     while not ticket.wait(status.INTERVAL):
-        owner.store_file()  # one that has died is replaced: ranks may be waiting for it
+        owner.keep_store()  # one that has died is replaced: ranks may be waiting for it
         view = ticket.view()
         peers.look(view)
         line.show(

@@ -98,6 +98,7 @@ class _Reports:
         self.deaths: dict[int, RankDeath] = {}
         self.variables: dict[int, Variables] = {}
         self.pressed = False  # a rank ended only because we made it
+        self.never_up: set[int] = set()  # of those that died
         self._ends: list[_End] = []  # of ranks that gave no value
 
     def add(self, one: dict[str, Any]) -> None:
@@ -107,6 +108,8 @@ class _Reports:
             return  # it had not even been forked
         if one["state"] == "died":
             self.deaths[rank] = death_of(one)
+            if not one["came_up"]:
+                self.never_up.add(rank)
             self._ends.append(_End(rank, seconds, consequence))
             return
         if len(one["frames"]) > 2:
@@ -184,12 +187,14 @@ def _of_communication(link: Link) -> bool:
 
 
 def death_of(one: Mapping[str, Any]) -> RankDeath:
-    """How a process ended: `pid`, `status`, `exit_known` and `memory` as the pool tells them."""
+    """How a process ended: `pid`, `status`, `exit_known`, `program` and `memory` as the pool tells
+    them."""
     code, memory = one["status"], one["memory"]
     if not one["exit_known"]:
         return RankDeath(one["pid"], signal=signal.SIGKILL)
     if not os.WIFSIGNALED(code):
-        return RankDeath(one["pid"], exit_code=os.waitstatus_to_exitcode(code))
+        end = os.waitstatus_to_exitcode(code)
+        return RankDeath(one["pid"], exit_code=end, program=one["program"])
     return RankDeath(
         one["pid"],
         signal=os.WTERMSIG(code),
@@ -198,6 +203,7 @@ def death_of(one: Mapping[str, Any]) -> RankDeath:
         memory_limit=memory["limit"],
         memory_peak=memory["peak"],
         limits=pressure.Limits.now(),
+        program=one["program"],
     )
 
 
@@ -247,6 +253,9 @@ def _error(
         return pool.PoolError(f"rank {first} could not run: {why}{anew}")
     log = str(owner.core.log_path(call, first)) if death is not None else ""
     written = log if os.path.exists(log) else ""
+    if death is not None and death.exit_code is not None and first in reports.never_up:
+        why = pool.last_line(written) or f"it ended with exit code {death.exit_code}"
+        return pool.PoolError(f"rank {first} could not start: {why}")
     return build_error(reports.failures, reports.deaths, reports.values, first, world, written)
 
 

@@ -32,6 +32,8 @@ _FORK_SERVER = (
 _ENDED = "the fork server ended"
 #: What the tracker may take after the notebook's end, to write what ranks have logged, in seconds.
 TRACKER_LINGER = 2.0
+#: So many rendezvous processes in a row may end before they are up; then there is none.
+_STORE_ATTEMPTS = 3
 
 
 class PoolError(RuntimeError):
@@ -58,6 +60,8 @@ class Pool:
             ) from error
         self._lock = threading.RLock()
         self._store: tuple[int, str] | None = None
+        self._store_before: tuple[int, int] | None = None  # its file, when the process was started
+        self._store_failures = 0  # in a row
         self._tracker_service: tuple[int, str] | None = None
         self._tracker: Tracker | None = None
         self._trackers = 0
@@ -97,15 +101,37 @@ class Pool:
         return child, str(path)
 
     def store_file(self) -> str:
-        """The file in which ranks find the rendezvous' port; starts its process if need be.
+        """The file in which ranks find the rendezvous' port; starts its process if need be."""
+        with self._lock:
+            if self._store_failures >= _STORE_ATTEMPTS:  # there may be room for it now
+                (self.folder / "store").unlink(missing_ok=True)
+            self._store_failures = 0
+            return self.keep_store()
 
-        One that has died is replaced, under the same name: ranks that wait for it find the new one.
-        """
+    def keep_store(self) -> str:
+        """The same while a call runs. A rendezvous that has died is replaced, under the same name:
+        ranks that wait for it find the new one. If none comes up the file says why."""
         with self._lock:
             path = self.folder / "store"
-            entry = "serverless_gpu.rank.rendezvous:main"
-            self._store = self._service(self._store, entry, path, 0, {"store_file": str(path)})
-            return self._store[1]
+            dead = self.core.dead_children().get(self._store[0]) if self._store else None
+            if dead is not None and _identity(path) == self._store_before:
+                self._store_failures += 1
+                if self._store_failures == _STORE_ATTEMPTS:
+                    self._refuse_store(path, bool(dead["pid"]))
+            if self._store_failures < _STORE_ATTEMPTS and (dead or self._store is None):
+                self._store_before = _identity(path)
+                entry = "serverless_gpu.rank.rendezvous:main"
+                self._store = self._service(self._store, entry, path, 0, {"store_file": str(path)})
+            return str(path)
+
+    def _refuse_store(self, path: Path, forked: bool) -> None:
+        limit = "it ended at its start (see ulimit -u, and pids.max of the cgroup)"
+        why = limit if forked else self.why_dead() or limit
+        new = path.with_name("store.new")
+        new.write_text(
+            json.dumps({"refused": f"the process in which ranks meet cannot run: {why}"})
+        )
+        new.rename(path)
 
     def _tracker_socket(self) -> str:
         with self._lock:
@@ -144,12 +170,25 @@ class Pool:
         trouble = str(self.core.trouble)
         if not trouble.startswith(_ENDED):
             return trouble
-        log = self.folder / "fork_server.log"
-        try:
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        except OSError:
-            last = []
-        return f"{trouble}: {last[0]}" if last else trouble
+        last = last_line(self.folder / "fork_server.log")
+        return f"{trouble}: {last}" if last else trouble
+
+
+def last_line(path: Path | str) -> str:
+    """Of a log; "" if there is none."""
+    try:
+        return (Path(path).read_text(errors="replace").strip().splitlines() or [""])[-1]
+    except OSError:
+        return ""
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Changes with the file's content."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _limit_behind(error: Exception) -> str:

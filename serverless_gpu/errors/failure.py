@@ -125,6 +125,7 @@ class RankDeath:
     machine_out_of_memory: the system killed some process of the machine at that time.
     memory_limit, memory_peak: of its cgroup, and what it held at most, in bytes; 0: not known.
     limits: those that it had.
+    program: path of what it had become by an exec.
     """
 
     pid: int
@@ -135,6 +136,7 @@ class RankDeath:
     memory_limit: int = 0
     memory_peak: int = 0
     limits: pressure.Limits = pressure.NO_LIMITS
+    program: str = ""
 
     @property
     def signal_name(self) -> str | None:
@@ -155,6 +157,8 @@ class RankDeath:
         """What happened, for after ``rank 3 ``."""
         if self.lost_channel:
             return f"(pid {self.pid}) had to end: its code closed descriptors that the rank needs"
+        if self.program:
+            return f"(pid {self.pid}) was replaced by another program: {self.program}"
         if self.signal is None:
             return f"(pid {self.pid}) ended with exit code {self.exit_code}"
         text = f"(pid {self.pid}) was killed by {self.signal_name}"
@@ -173,6 +177,11 @@ class RankDeath:
             return (
                 "os.closerange does that, and what turns a process into a daemon: close only "
                 "descriptors that your own code has opened."
+            )
+        if self.program:
+            return (
+                "os.exec* does that, in the process of the rank, which cannot answer any more: run "
+                "programs by subprocess."
             )
         if self.signal is None:
             return "It left by os._exit, or a library ended the process: see the rank's output."

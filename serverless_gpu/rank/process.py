@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import os
 import pickle
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from .. import _core, rank, serialize
 from ..errors import RankFailure, ResultError, capture_failure
 from . import cells, children, collectives, environment, functions, process_group, startup, streams
+from .fork_server import why_no_fork
 
 SOCKET_FD = 3
 #: A real-time signal that neither users nor libraries take; faulthandler writes the stacks at it.
@@ -167,8 +169,8 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
             collectives=_waiting,
             net=process_group.NET,
         )
-    except RuntimeError as error:  # no thread can be made
-        print(f"this rank cannot start: {error} (see ulimit -u, and pids.max)", file=sys.stderr)
+    except RuntimeError as error:  # no thread can be made; threads count as processes
+        print(why_no_fork(OSError(errno.EAGAIN, str(error))), file=sys.stderr)
         leave(1)
     process = RankProcess(agent)
     rank.current = process

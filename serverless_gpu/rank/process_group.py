@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from .. import rank as rank_module
 from . import nccl_aborter, startup
 
 #: Loopback addresses with this prefix belong to the store and to gloo's sockets.
@@ -56,9 +57,11 @@ _known: tuple[tuple[int, int], int] | None = None
 
 
 def store_address(store_file: str) -> tuple[str, int]:
-    """Host and port of the pool's store; waits for it. TimeoutError after STORE_LIMIT seconds.
+    """Host and port of the pool's store; waits for it.
 
-    A store that has died is replaced by one on another port, which the file then has.
+    A store that has died is replaced by one on another port, which the file then has. Raises
+    TimeoutError after STORE_LIMIT seconds, RuntimeError once the file says why there is none, and
+    KeyboardInterrupt if the call is ended meanwhile: no signal comes before user code has begun.
     """
     global _known
     limit = time.monotonic() + STORE_LIMIT
@@ -68,11 +71,21 @@ def store_address(store_file: str) -> tuple[str, int]:
             name = (found.st_ino, found.st_mtime_ns)
             if _known is None or _known[0] != name:
                 with open(store_file) as f:
-                    _known = (name, int(json.load(f)["port"]))
+                    told = json.load(f)
+                if "refused" in told:
+                    raise RuntimeError(told["refused"])
+                _known = (name, int(told["port"]))
             return STORE_HOST, _known[1]
         except (FileNotFoundError, json.JSONDecodeError):
+            _end_if_unwanted()
             time.sleep(0.002)
     raise TimeoutError(f"the rendezvous process did not come up within {STORE_LIMIT:.0f} s")
+
+
+def _end_if_unwanted() -> None:
+    process = rank_module.current
+    if process is not None and process.agent.unwanted(process.call):
+        raise KeyboardInterrupt
 
 
 def rehearse() -> None:

@@ -218,6 +218,10 @@ def test_stopped_ranks_are_named() -> None:
         (RankDeath(12, signal=9), "memory ran out"),
         (RankDeath(12, signal=CHANNEL_LOST), "its code closed descriptors that the rank needs"),
         (RankDeath(12, exit_code=3), "rank 1 (pid 12) ended with exit code 3"),
+        (
+            RankDeath(12, exit_code=0, program="/bin/true"),
+            "rank 1 (pid 12) was replaced by another program: /bin/true\nos.exec* does that",
+        ),
     ],
     ids=[
         "crash",
@@ -228,6 +232,7 @@ def test_stopped_ranks_are_named() -> None:
         "SIGKILL",
         "no channel",
         "exit",
+        "exec",
     ],
 )
 def test_a_death_says_how(death: RankDeath, text: str) -> None:

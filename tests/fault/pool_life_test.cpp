@@ -1,4 +1,5 @@
 // pool_life_test.cpp: spares, services, stacks, retirement, and a pool that is let go of.
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -45,6 +46,21 @@ TEST_F(PoolLife, TakenRanksAreTheSparesFirstAndAreFilledUpAfterTheCall) {
     wait_for_children(3);
     for (const auto& [id, pid] : pool_->pids().children)
         EXPECT_EQ(std::count(taken.begin(), taken.end(), id), 0) << id;
+}
+
+TEST_F(PoolLife, SparesThatStillComeUpUnderAnotherLimitOfProcessesAreNotTaken) {
+    start({"--rank=mute"});
+    pool_->set_spares(2);
+    wait_for_children(2);
+    const auto spares = pool_->pids().children;
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NPROC, &before), 0);
+    const rlimit other{before.rlim_cur == RLIM_INFINITY ? 1'000'000 : before.rlim_cur - 1,
+                       before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NPROC, &other), 0);
+    const auto taken = pool_->take(2);
+    ASSERT_EQ(::setrlimit(RLIMIT_NPROC, &before), 0);
+    for (const ChildId id : taken) EXPECT_FALSE(spares.contains(id)) << id;
 }
 
 TEST_F(PoolLife, FewerSparesAreKeptWhenFewerAreWanted) {

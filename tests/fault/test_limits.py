@@ -131,6 +131,27 @@ attempt("ranks", lambda: limit.distributed() == [hard, hard])
     assert lines["ranks"] == "True"
 
 
+@pytest.mark.parametrize("processes", [20, 22, 24])
+def test_a_limit_that_lets_some_ranks_start_is_named_and_raising_it_in_the_notebook_is_enough(
+    processes: int, tmp_path: Path
+) -> None:
+    """What cannot start is, from the lowest limit up: a rank, a rank's thread, the rendezvous."""
+    code = """
+import resource
+for turn in range(2):
+    attempt(f"low{turn}", lambda: eight.distributed(np.ones(100_000)))
+hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+attempt("lifted", lambda: eight.distributed(np.ones(100_000)))
+"""
+    before = pressed.as_another_user(f"prlimit --nproc={processes}:")
+    alone = {"HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count, too
+    lines = pressed.lines_of(code, tmp_path, before=before, **alone)
+    for low in ("low0", "low1"):
+        assert lines[low] == ALL or ("ulimit -u" in lines[low] and "pids.max" in lines[low]), lines
+    assert lines["lifted"] == ALL, lines
+
+
 def test_a_full_shared_memory_is_named_and_arguments_do_not_need_it(tmp_path: Path) -> None:
     code = """
 @distributed(gpus=2)
