@@ -126,7 +126,7 @@ def _run(
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
     line.imports = owner.import_seconds
     out = owner.output
-    notes = [group.note, out.late_note(owner.folder / "logs")]
+    notes = [group.note, out.late_note(logs.folder_of_all(owner))]
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
         name, size = payload.largest
         notes.append(

@@ -18,7 +18,12 @@ _MOST = 1 << 20
 
 def folder(owner: Pool, call: int) -> Path:
     """Where the logs of a call are, if its ranks have written anything."""
-    return owner.folder / "logs" / f"call-{call}"
+    return Path(owner.core.log_path(call, 0)).parent
+
+
+def folder_of_all(owner: Pool) -> Path:
+    """Where each call has its folder."""
+    return folder(owner, 0).parent
 
 
 def lacking(owner: Pool, call: int) -> str:
@@ -45,7 +50,7 @@ def lacking(owner: Pool, call: int) -> str:
 def of_last_call(owner: Pool, wanted: Collection[int] | None) -> str:
     """What ranks wrote in the last call that has logs, with the names of the files, an excerpt if
     it is long, and what is missing; "" if there are none. wanted: ranks; None: all."""
-    found = [_number(path) for path in (owner.folder / "logs").glob("call-*")]
+    found = [_number(path) for path in folder_of_all(owner).glob("*")]
     calls = {*found, *owner.core.log_losses()}
     if not calls:
         return ""

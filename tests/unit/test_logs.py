@@ -15,7 +15,10 @@ Loss = tuple[int, int, int]
 
 
 def owner(folder: Path, losses: dict[int, dict[int, Loss]]) -> Any:
-    return SimpleNamespace(folder=folder, core=SimpleNamespace(log_losses=lambda: losses))
+    core = SimpleNamespace(
+        log_losses=lambda: losses, log_path=lambda call, rank: f"{folder}/logs/call-{call}/{rank}"
+    )
+    return SimpleNamespace(core=core)
 
 
 @pytest.mark.parametrize(
