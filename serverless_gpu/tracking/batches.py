@@ -130,6 +130,10 @@ class BatchWriter:
     def away(self, uri: str) -> bool:
         return uri in self._away
 
+    def unsettled(self) -> bool:
+        """Whether something has to be tried again later, see retry()."""
+        return bool(self._away) or any(spool.path for spool in self._spools.values())
+
     def failed(self, uri: str, error: Exception) -> None:
         """The store has not done something. If it is away, nobody asks it for a while."""
         self._why.setdefault(uri, why(uri, error))

@@ -20,12 +20,12 @@ from serverless_gpu.tracking import held
 from serverless_gpu.tracking.packets import Assembler, Attach, Begin, Bye, End, Hello, packets
 
 LOOK_S = 0.02  # how often one-way sockets are looked at; a rank's send wakes nobody
+QUIET_S = 1.0  # without a message on them they are waited for, as others are
 DRAIN_S = 0.5  # for ranks to end after the notebook, while their last metrics are still taken
 LEAVE_S = 1.7  # from the notebook's end to the tracker's, whatever the store does
 WAITING_MESSAGES = 1_000_000  # more, and the ranks wait for the store: memory has a bound
 ANSWER_SEND_S = 5.0  # for a peer to take its answer
 
-_IDLE_S = 5.0
 _PER_LOOK = 4000  # messages of one socket in a row: more than its buffer holds
 _PACKET_LIMIT = 1 << 17
 
@@ -69,18 +69,25 @@ class Inbox:
         self._notebook = notebook
         self._on_late = on_late
         self._one_way: list[Peer] = []
+        self._heard_at = 0.0  # monotonic seconds, on a one-way socket
         self._items: list[tuple[Peer, Any]] = []
         self._changed = threading.Condition()
         self._urgent = False
+        self._asleep = False  # the main thread is to be told of anything that comes
         self._closed = False
         self._finished = threading.Event()
         self._left_at: float | None = None
         self.leaving = threading.Event()  # the notebook has ended or said bye
 
-    def take(self, wait_s: float) -> list[tuple[Peer, Any]] | None:
+    def take(self, wait_s: float, *, idle: bool = False) -> list[tuple[Peer, Any]] | None:
         """Everything that has come: at once if somebody waits for what becomes of it, else after
-        `wait_s`. None once nothing will come any more."""
+        `wait_s`; if `idle`, that counts from the first thing that comes or from the notebook's end.
+        None once nothing will come any more."""
         with self._changed:
+            if idle:
+                self._asleep = True
+                self._changed.wait_for(lambda: self._items or self._closed or self.leaving.is_set())
+                self._asleep = False
             self._changed.wait_for(lambda: self._urgent or self._closed, wait_s)
             items, self._items, self._urgent = self._items, [], False
             return None if self._closed and not items else items
@@ -106,8 +113,9 @@ class Inbox:
     def _look(self) -> None:
         one_way: list[tuple[Peer, Any]] = []
         questions: list[tuple[Peer, Any]] = []
-        wait = LOOK_S if self._one_way or self.leaving.is_set() else _IDLE_S
-        for key, _events in self._selector.select(wait):
+        for key, _events in self._wait():
+            if key.data in self._one_way:
+                continue  # it is received from below, with the others
             if key.fd == self._notebook:
                 self._selector.unregister(self._notebook)
                 self._leave()
@@ -121,13 +129,31 @@ class Inbox:
         if not full or questions:
             for peer in list(self._one_way):
                 self._receive(peer, one_way, questions)
+        if one_way:
+            self._heard_at = time.monotonic()
         if one_way or questions:
             with self._changed:
                 self._items += one_way
                 self._items += questions
-                if any(_somebody_waits(message) for _, message in questions):
-                    self._urgent = True
+                self._urgent |= any(_somebody_waits(message) for _, message in questions)
+                if self._urgent or self._asleep:
                     self._changed.notify()
+
+    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Until there is something to do, or for LOOK_S where ranks may send without waking us."""
+        if self.leaving.is_set():
+            return self._selector.select(LOOK_S)
+        if self._one_way and time.monotonic() < self._heard_at + QUIET_S:
+            return self._selector.select(LOOK_S)
+        watched = list(self._one_way)
+        for peer in watched:
+            self._selector.register(peer.sock, selectors.EVENT_READ, peer)
+        found = self._selector.select()
+        for peer in watched:
+            self._selector.unregister(peer.sock)
+        # Also if they are not received from now, since too much waits for the store.
+        self._heard_at = time.monotonic()
+        return found
 
     def _accept(self, one_way: list[Any], questions: list[Any]) -> None:
         while True:
@@ -182,6 +208,8 @@ class Inbox:
         if self._left_at is None:
             self._left_at = time.monotonic()
             self.leaving.set()
+            with self._changed:
+                self._changed.notify()
 
 
 def _somebody_waits(message: object) -> bool:

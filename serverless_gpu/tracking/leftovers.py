@@ -49,6 +49,10 @@ class Leftovers:
                 continue
             self._seen.add(path)
 
+    def under_way(self) -> bool:
+        """Whether write() has more to do."""
+        return bool(self._claims)
+
     def write(self) -> tuple[str, str] | None:
         """Writes for SLICE_S. Gives (URI, one line) once a file is done with. Never raises."""
         if not self._claims:

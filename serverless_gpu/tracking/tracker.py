@@ -106,7 +106,7 @@ class _Writer:
 
     def run(self) -> None:
         give_up: float | None = None
-        while (items := self._inbox.take(BATCH_S)) is not None:
+        while (items := self._inbox.take(BATCH_S, idle=self._idle())) is not None:
             self._taken = items[::-1]
             logs: list[Log] = []
             while self._taken:
@@ -130,6 +130,11 @@ class _Writer:
                     break
         self._runs.kill_open()
         self._uis.close()
+
+    def _idle(self) -> bool:
+        """Whether there is nothing to do until something comes."""
+        busy = self._parked or self._batches.unsettled() or self._leftovers.under_way()
+        return not busy and not any(call.open for call in self._runs.calls.values())
 
     def save_rest(self) -> None:
         """In the reader's thread, when run() is stuck in a store after the notebook's end: what is
