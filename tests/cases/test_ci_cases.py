@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 
-from tests.support import scripts
-from tests.support.notebook import PREAMBLE, plain
+from tests.support import jobs
+from tests.support.notebook import PREAMBLE
 
 
-@dataclass(frozen=True)
-class Executed:
-    code: int
-    said: str
-    notebook: Any  # None if it was not written
-
-    def output(self, cell: int) -> str:
-        """What a cell shows, errors included."""
-        parts = []
-        for one in self.notebook.cells[cell].outputs:
-            parts.append(one.get("text", "") or "\n".join(one.get("traceback", [])))
-        return plain("".join(parts))
-
-
-def execute(folder: Path, cells: list[str], *flags: str, **env: str) -> Executed:
+def execute(folder: Path, cells: list[str], *flags: str, **env: str) -> jobs.Executed:
     """Runs the cells, after the usual first one, by nbconvert; nothing of it may be left."""
-    notebook = nbformat.v4.new_notebook()
-    notebook.metadata.kernelspec = {"name": "serverless-gpu", "display_name": "", "language": ""}
-    for cell in (PREAMBLE, *cells):
-        notebook.cells.append(nbformat.v4.new_code_cell(cell))
-    nbformat.write(notebook, folder / "ci.ipynb")
-    mark = uuid.uuid4().hex
+    jobs.write(folder / "ci.ipynb", [PREAMBLE, *cells])
     convert = [sys.executable, "-m", "nbconvert", "--execute", "--to", "notebook"]
-    ended = subprocess.run(
-        [*convert, *flags, "--output", "out.ipynb", "ci.ipynb"],
-        cwd=folder,
-        env={**os.environ, **env, "SERVERLESS_GPU_TEST_MARK": mark},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=scripts.PATIENCE,
+    return jobs.run(
+        [*convert, *flags, "--output", "out.ipynb", "ci.ipynb"], folder, "out.ipynb", **env
     )
-    left = scripts.wait_until_none(mark)
-    assert not left, f"{len(left)} processes are left"
-    out = folder / "out.ipynb"
-    read = nbformat.read(out, as_version=4) if out.exists() else None
-    return Executed(ended.returncode, plain(ended.stdout), read)
 
 
 FAILS = """
