@@ -160,6 +160,7 @@ def _run(
     ticket = out.begin(sink, start)
     presses.began(ticket.id)
     _watch(owner, group, ticket, line, sink)
+    over = time.monotonic()
     out.finish(ticket.id)
     if lacking := logs.lacking(owner, ticket.id):
         host.stream(parent, "stderr", lacking.encode())
@@ -169,7 +170,7 @@ def _run(
     _finish_tracking(handle, ended)
     line.finish(*outcome.final_words(ended), began=ended.began, startup=ended.startup)
     if track == "always":
-        out.links.add(line)
+        out.links.add(line, over)
     return ended
 
 
@@ -236,4 +237,5 @@ def _finish_tracking(handle: Any, ended: Ended) -> None:
         tags["serverless_gpu.failed_rank"] = str(getattr(ended.error, "rank", ""))
         tags["serverless_gpu.error"] = str(ended.error)[:500]
     # Who can look into the store from here finds all of it there; else nobody has to wait.
-    handle.end(verdict, tags, timeout=tracking.END_LIMIT_S if "mlflow" in sys.modules else 0.0)
+    limit = tracking.REMOTE_LIMIT_S if handle.remote else tracking.END_LIMIT_S
+    handle.end(verdict, tags, timeout=limit if "mlflow" in sys.modules else 0.0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import NamedTuple
 
 from .status import Status
+from .tracking.handle import REMOTE_LIMIT_S
 
 #: Seconds in which a run must come to be. A new store on a busy disk takes that long.
 _LIMIT = 10.0
@@ -14,6 +16,15 @@ _LIMIT = 10.0
 LOOK = 0.02
 #: Seconds that the end of a cell waits for links once one did not come in time.
 _SLOW_LIMIT = 0.5
+
+
+class _Late(NamedTuple):
+    """A status line, and in monotonic seconds: until when news of its run is awaited, and until
+    when the end of its cell waits for them."""
+
+    line: Status
+    limit: float
+    hold: float
 
 
 class LateLinks:
@@ -24,13 +35,18 @@ class LateLinks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[float, Status]] = []  # for the link
-        self._settling: list[tuple[float, Status]] = []  # for the run's end; nobody waits for that
+        self._waiting: list[_Late] = []  # for the link
+        self._settling: list[_Late] = []  # for the run's end; nobody waits for that
         self._slow = False
 
-    def add(self, line: Status) -> None:
+    def add(self, line: Status, ended: float) -> None:
+        """`ended`: when its ranks had, in monotonic seconds."""
         with self._lock:
-            self._waiting.append((time.monotonic() + _LIMIT, line))
+            now = time.monotonic()
+            hold = now + (_SLOW_LIMIT if self._slow else _LIMIT)
+            if line.run is not None and line.run.remote:
+                hold = min(hold, ended + REMOTE_LIMIT_S)
+            self._waiting.append(_Late(line, now + _LIMIT, hold))
 
     def missing(self) -> bool:
         return bool(self._waiting or self._settling)
@@ -42,30 +58,33 @@ class LateLinks:
         with self._lock:
             now = time.monotonic()
             settling, self._settling = self._settling, []
-            for limit, line in settling:
-                if line.settled():
-                    line.show_link()
-                elif now < limit:
-                    self._settling.append((limit, line))
+            for late in settling:
+                if late.line.settled():
+                    late.line.show_link()
+                elif now < late.limit:
+                    self._settling.append(late)
             still = []
-            for limit, line in self._waiting:
-                if not line.lacks_link():
-                    line.show_link()
-                    self._settling.append((limit, line))
-                elif time.monotonic() < limit:
-                    still.append((limit, line))
+            for late in self._waiting:
+                if not late.line.lacks_link():
+                    late.line.show_link()
+                    self._settling.append(late)
+                elif time.monotonic() < late.limit:
+                    still.append(late)
                 else:
                     self._slow = True
             self._waiting = still
 
     def wait(self) -> None:
-        """Blocks until no link is missing. Bounded, shorter once the store has shown to be slow.
+        """Blocks until no link is missing. Bounded, shorter once the store has shown to be slow,
+        and for a server.
 
         For the end of a cell: calls within one do not wait, but who saves the notebook then, or
         stops listening as nbconvert does, has the link.
         """
-        limit = time.monotonic() + (_SLOW_LIMIT if self._slow else _LIMIT)
-        while self._waiting and time.monotonic() < limit:
+        while True:
             self.look()
-            if self._waiting:
-                self._waiting[0][1].await_news(LOOK)
+            held = [late for late in self._waiting if time.monotonic() < late.hold]
+            if not held:
+                break
+            held[0].line.await_news(LOOK)
+        self._slow = self._slow or bool(self._waiting)

@@ -25,6 +25,7 @@ from serverless_gpu.tracking.context import TrackingContext, capture_context
 from serverless_gpu.tracking.facts import call_tags
 from serverless_gpu.tracking.handle import (
     END_LIMIT_S,
+    REMOTE_LIMIT_S,
     WAIT_S,
     RunHandle,
     RunInfo,
@@ -44,6 +45,7 @@ from serverless_gpu.tracking.settings import Mode, mode, tracking_environment
 
 __all__ = [
     "END_LIMIT_S",
+    "REMOTE_LIMIT_S",
     "RunHandle",
     "RunInfo",
     "Status",
@@ -148,7 +150,7 @@ class Tracker:
             self._exchange()
         with self._lock:
             # It stays among the handles: should the tracker die, its successor must end the run.
-            if call_id in self._handles and handle.error is None:
+            if call_id in self._handles and handle.error is None and not handle.remote:
                 handle.error = f"MLflow: the run was not ended within {timeout:g} s"
 
     def _wait_readable(self, limit_s: float) -> None:

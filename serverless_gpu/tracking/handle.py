@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from serverless_gpu.tracking import url
 from serverless_gpu.tracking.packets import Attach, Begin, End
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 END_LIMIT_S = 15.0  # default for RunHandle.end; a disk may take seconds for a commit
+REMOTE_LIMIT_S = 1.0  # what a server may hold up a cell after its ranks have ended
 WAIT_S = 0.05  # between looks for an answer that another thread may have taken
 
 
@@ -48,6 +50,12 @@ class RunHandle:
         self._info = announced
         self._made = False  # whether the tracker has said that it is there
         self._end: End | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether its store is a server: nobody waits long for one, which may be away."""
+        environment = self._begin.environment
+        return url.remote(self._begin.tracking_uri or environment.get("MLFLOW_TRACKING_URI", ""))
 
     def info(self) -> RunInfo | None:
         """The run, once it is known; never blocks. To be called now and then while the call runs:
@@ -97,8 +105,8 @@ class RunHandle:
         self, status: Status, tags: Mapping[str, str] | None = None, *, timeout: float = END_LIMIT_S
     ) -> None:
         """Ends the run after everything that ranks have sent is written. Blocks for `timeout`
-        seconds at most; after that `error` says so, and the tracker still goes on. With 0 it does
-        not wait and that is no error. A second call does nothing.
+        seconds at most; after that `error` says so unless it is a server's, which is told later,
+        and the tracker still goes on. With 0 it does not wait. A second call does nothing.
         """
         if self._end is not None:
             return

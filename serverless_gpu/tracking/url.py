@@ -25,6 +25,11 @@ def absolute(uri: str, cwd: str) -> str:
     return os.path.normpath(os.path.join(cwd, uri))
 
 
+def remote(uri: str) -> bool:
+    """Whether a server is asked, which may be slow or away."""
+    return uri.startswith(("http://", "https://", "databricks"))
+
+
 def run_url(
     tracking_uri: str,
     experiment_id: str,
@@ -71,7 +76,7 @@ def _filled(
 def open_command(tracking_uri: str, *, with_ui: bool) -> str | None:
     """The command that shows a local store, or None where a server does. ``with_ui``: whether
     MLflow's UI is installed."""
-    if tracking_uri.startswith(("http://", "https://", "databricks")):
+    if remote(tracking_uri):
         return None
     install = "" if with_ui else "pip install 'serverless-gpu-kernel[ui]' && "
     store = shlex.quote(without_credentials(tracking_uri))
