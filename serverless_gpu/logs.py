@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import format_ranks
+from .errors.build import ranks_text
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -60,6 +61,9 @@ def of_last_call(owner: Pool, wanted: Collection[int] | None) -> str:
         files.setdefault(_number(path), []).append(path)
     chosen = {rank: files[rank] for rank in sorted(files) if wanted is None or rank in wanted}
     text = lacking(owner, call)
+    if files and (silent := set(wanted or ()) - set(files)):
+        who = ranks_text(silent).capitalize()
+        text += f"{who} wrote nothing in the last call that has logs; {ranks_text(files)} did.\n"
     for rank, parts in chosen.items():
         text += f"--- rank {rank} ({', '.join(map(str, parts))})\n"
         text += _excerpt(parts, _MOST // len(chosen))

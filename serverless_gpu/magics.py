@@ -122,7 +122,8 @@ class Magics:
         if not ranks:
             print("Session: none; the first %%distributed cell makes it.")
         for rank in ranks:
-            print(f"Rank {rank['rank']}: " + (f"pid {rank['pid']}" if rank["alive"] else "ended"))
+            gone = "starting" if rank["starting"] else "ended"
+            print(f"Rank {rank['rank']}: " + (f"pid {rank['pid']}" if rank["alive"] else gone))
         warm = gpu_warm.describe(owner)
         if warm:
             print(f"Spares: {warm}; %distributed stop gives it back.")

@@ -28,6 +28,9 @@ _cells = itertools.count(1)
 _NEWS_S = 5.0
 
 
+_WAITED = "stopped while it waited for another thread's call in the session, which goes on"
+
+
 class SessionError(ValueError):
     """A request that does not fit the session as it is. Nothing was changed."""
 
@@ -121,8 +124,9 @@ class Session:
         return self.run("", ranks=ranks, pull=[name], options=off)[name]
 
     def restart(self) -> None:
-        """New ranks in place of the session's; their variables are gone."""
-        with self._lock:
+        """New ranks in place of the session's; their variables are gone. Waits for a call of
+        another thread in the session."""
+        with stops.in_one_line(_WAITED), self._lock:
             count = self.gpus
             self.stop()
             if count:
@@ -152,11 +156,18 @@ class Session:
         return [rank["pid"] for rank in self.status()["ranks"] if rank["alive"]]
 
     def status(self) -> dict[str, Any]:
-        """What there is: `ranks` (a dict per rank with `rank`, `pid`, `alive`), `device`."""
-        owner = self._owner
-        pids = owner.core.pids()["children"] if owner is not None and self._alive() else {}
+        """What there is: `ranks` (a dict per rank with `rank`, `pid`, `alive`, and `starting`: not
+        forked yet), `device`."""
+        owner = self._owner if self._alive() else None
+        pids = owner.core.pids()["children"] if owner is not None else {}
+        dead = owner.core.dead_children() if owner is not None else self._children
         ranks = [
-            {"rank": rank, "pid": pids.get(child), "alive": child in pids}
+            {
+                "rank": rank,
+                "pid": pids.get(child),
+                "alive": child in pids,
+                "starting": child not in pids and child not in dead,
+            }
             for rank, child in enumerate(self._children)
         ]
         return {"ranks": ranks, "device": self._device}

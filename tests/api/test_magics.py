@@ -170,7 +170,11 @@ def test_status_restart_stop_and_logs_speak(shell: Shell) -> None:
     assert re.search(r"Rank 1: pid \d+", text) and "CPU ranks" in text
     text = shell.ok("%distributed logs 1")
     assert "to the log 1" in text and "to the log 0" not in text
+    text = shell.ok("%distributed logs 1,5-6")
+    assert "Ranks 5-6 wrote nothing in the last call that has logs; ranks 0-1 did." in text
+    assert "to the log 1" in text
     assert "New session of 2 ranks" in shell.ok("%distributed restart")
+    assert re.search(r"Rank 1: (pid \d+|starting)", shell.ok("%distributed status"))
     assert "All rank processes have ended" in shell.ok("%distributed stop")
     assert "No rank processes yet" in shell.ok("%distributed status")
     text, error = shell.run("%distributed restat")
