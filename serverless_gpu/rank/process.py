@@ -153,6 +153,15 @@ def _waiting() -> str:
     return collectives.waiting(process.began_ns) if process is not None else ""
 
 
+def _let_go_of_channel() -> None:
+    """A rank that becomes another program is known by the end of its channel, which its forked
+    children would keep open. The number stays taken: this copy of the agent closes it."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, SOCKET_FD, inheritable=False)
+        os.close(null)
+
+
 def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     dump_fd = os.memfd_create("stacks")
     _core.install_dump_signal(DUMP_SIGNAL)
@@ -172,6 +181,7 @@ def _become_rank(child: dict[str, Any], guard: int) -> RankProcess:
     except RuntimeError as error:  # no thread can be made; threads count as processes
         print(why_no_fork(OSError(errno.EAGAIN, str(error))), file=sys.stderr)
         leave(1)
+    os.register_at_fork(after_in_child=_let_go_of_channel)
     process = RankProcess(agent)
     rank.current = process
     streams.install(agent)

@@ -179,10 +179,13 @@ def test_a_rank_that_closes_all_descriptors_is_dead_and_its_error_says_why(
     assert caught.value.results == {0: "fine"}
 
 
-def test_a_rank_that_becomes_another_program_is_killed() -> None:
-    @distributed(gpus=2)
+@pytest.mark.parametrize("with_child", [False, True])
+def test_a_rank_that_becomes_another_program_is_killed(with_child: bool) -> None:
+    @distributed(gpus=2, timeout=60)
     def leave() -> str:
         if rank_number() == 1:
+            if with_child and os.fork() == 0:
+                time.sleep(3600)
             os.execvp("sleep", ["sleep", "3600"])
         return "fine"
 
