@@ -52,6 +52,8 @@ def _death(rank: int, seconds: float, *, consequence: bool = False) -> dict[str,
         "pid": 4711,
         "status": 9,
         "exit_known": True,
+        "came_up": True,
+        "program": "",
         "memory": NO_MEMORY_TOLD,
     }
 
