@@ -63,7 +63,7 @@ class Displays:
             self._keep_name(self._redraw(cell, shown, some, content), some, name)
             fresh -= some
         if fresh:
-            self._keep_name(self._new(cell, fresh, content), fresh, name)
+            self._keep_name(self._new(cell, fresh, content, fresh), fresh, name)
 
     def clear(self, cell: Cell, ranks: set[int], wait: bool) -> None:
         """Clears the last display of these ranks only: what others have shown, and the text of all,
@@ -73,11 +73,12 @@ class Displays:
                 self._redraw(cell, shown, some, {"data": {}, "metadata": {}})
         cell.clear_next |= {rank for rank in ranks if rank in cell.last}
 
-    def _new(self, cell: Cell, ranks: set[int], content: dict[str, Any]) -> _Shown:
+    def _new(self, cell: Cell, ranks: set[int], content: dict[str, Any], last: set[int]) -> _Shown:
+        """A display below all others. last: the ranks whose last display it is."""
         shown = _Shown(cell.place, set(ranks), content)
         if _wants_own_caption(shown):
             shown.caption_id = f"{shown.display_id}-caption"
-        for rank in ranks:
+        for rank in last:
             cell.last[rank] = shown
         _publish(shown, "display_data", cell.place)
         return shown
@@ -86,17 +87,27 @@ class Displays:
         self, cell: Cell, shown: _Shown, ranks: set[int], content: dict[str, Any]
     ) -> _Shown:
         """Shows `content` in the place of what these ranks showed. If they are not all that share
-        it, the others keep it and these get their own."""
-        if ranks != shown.ranks:
-            shown.ranks -= ranks
-            _publish(shown, "update_display_data", cell.place)
-            names = [key for key, one in self._named.items() if one is shown and key[0] in ranks]
-            own = self._new(cell, ranks, content)
-            self._named.update(dict.fromkeys(names, own))
-            return own
+        it, those with the lowest rank keep the place, so that ranks stand in order in the end, and
+        the others get one below; in a later cell only what has changed moves there."""
+        others, before = shown.ranks - ranks, shown.content
+        if others and (min(others) < min(ranks) or shown.place is not cell.place):
+            return self._split(cell, shown, ranks, content)
         shown.content = content
-        _publish(shown, "update_display_data", cell.place)
+        if others:
+            self._split(cell, shown, others, before)
+        else:
+            _publish(shown, "update_display_data", cell.place)
         return shown
+
+    def _split(self, cell: Cell, shown: _Shown, ranks: set[int], content: dict[str, Any]) -> _Shown:
+        """Gives some of the ranks that share a display one of their own, with the same names."""
+        shown.ranks -= ranks
+        _publish(shown, "update_display_data", cell.place)
+        names = [key for key, one in self._named.items() if one is shown and key[0] in ranks]
+        last = {rank for rank in ranks if cell.last.get(rank) is shown}
+        own = self._new(cell, ranks, content, last)
+        self._named.update(dict.fromkeys(names, own))
+        return own
 
     def _keep_name(self, shown: _Shown, ranks: set[int], name: str | None) -> None:
         if name is None:

@@ -68,6 +68,32 @@ def test_an_update_of_some_ranks_parts_what_they_shared() -> None:
     assert screen.texts() == ["[0,2-3] new", "[1] last"]
 
 
+def test_displays_that_part_stand_in_rank_order() -> None:
+    screen, displays = Screen(), Displays()
+    cell = cell_of(screen)
+    displays.show(cell, {0, 1, 2, 3}, "display_data", text("same"), "name")
+    for rank in range(4):
+        displays.show(cell, {rank}, "update_display_data", text(str(rank)), "name")
+    assert screen.texts() == ["[0] 0", "[1] 1", "[2] 2", "[3] 3"]
+
+
+def test_an_update_in_a_later_cell_takes_nothing_of_other_ranks_there() -> None:
+    screen, displays = Screen(), Displays()
+    displays.show(cell_of(screen, "first"), {0, 1}, "display_data", text("old"), "name")
+    displays.show(cell_of(screen, "second"), {0}, "update_display_data", text("new"), "name")
+    assert screen.texts() == ["[1] old", "[0] new"]
+
+
+def test_a_display_that_was_parted_by_an_update_is_not_what_a_rank_clears() -> None:
+    screen, displays = Screen(), Displays()
+    cell = cell_of(screen)
+    displays.show(cell, {0, 1}, "display_data", text("first"), "name")
+    displays.show(cell, {1}, "display_data", text("second"), None)
+    displays.show(cell, {0}, "update_display_data", text("new"), "name")
+    displays.clear(cell, {1}, wait=False)
+    assert screen.texts() == ["[0] new", "", "[1] first"]
+
+
 def test_a_later_cell_updates_the_display_of_an_earlier_one() -> None:
     screen, displays = Screen(), Displays()
     displays.show(cell_of(screen, "first"), {0, 1}, "display_data", text("old"), "name")
@@ -91,6 +117,6 @@ def test_clearing_takes_away_only_the_rank_s_own() -> None:
     displays.show(cell, {0}, "display_data", text("next"), None)
     displays.clear(cell, {0}, wait=True)
     displays.show(cell, {0}, "display_data", text("last"), None)
-    assert screen.texts() == ["[1] same", "[0] last"]
+    assert screen.texts() == ["[0] last", "[1] same"]
     displays.clear(cell, {1}, wait=False)
-    assert screen.texts() == ["", "[0] last"]
+    assert screen.texts() == ["[0] last", ""]
