@@ -63,6 +63,8 @@ std::string advice(const std::string& suggestion, const std::string& otherwise) 
 
 Error unknown_flag(const std::string& name) {
     // Both spellings of a dash are tried: -gpus and gpus mean --gpus.
+    if (name == "--help" || name == "-h" || name == "-?")
+        return wrong(kCellMagic, "for help run %%distributed? in a cell of its own");
     const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     return wrong(kCellMagic,
                  "unknown flag " + name +

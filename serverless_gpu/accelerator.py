@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import _core
-from .errors import AcceleratorMismatchError, format_ranks
+from .errors import AcceleratorMismatchError, ArgumentsError, OptionError, format_ranks
 from .gpu_type import GPUType
 
 #: NVIDIA's management library; tests name another.
@@ -90,7 +90,7 @@ def _ask_driver(library: str, _pid: int) -> Machine:
 def _choice() -> str:
     choice = os.environ.get("SERVERLESS_GPU_ACCELERATOR", "").strip().lower()
     if choice not in ("", "cpu", "gpu"):
-        raise ValueError(f"SERVERLESS_GPU_ACCELERATOR is 'cpu' or 'gpu', not {choice!r}")
+        raise OptionError(f"SERVERLESS_GPU_ACCELERATOR is 'cpu' or 'gpu', not {choice!r}")
     return choice
 
 
@@ -180,13 +180,13 @@ def check(gpus: int | None, gpu_type: str | GPUType | None) -> tuple[int, Accele
 def _check_number(gpus: int, here: Accelerator) -> int:
     most = here.count or MAX_CPU_RANKS
     if isinstance(gpus, bool) or not isinstance(gpus, int):
-        raise TypeError(f"gpus takes a whole number from 1 to {most}, got {gpus!r}")
+        raise ArgumentsError(f"gpus takes a whole number from 1 to {most}, got {gpus!r}")
     if not 1 <= gpus <= most:
         found = f"{_gpus(here.count)} found" if here.is_gpu else f"CPU ranks are at most {most}"
         variable = os.environ.get("CUDA_VISIBLE_DEVICES")
         if here.is_gpu and variable is not None and len(machine().gpus) > here.count:
             found += f" of {len(machine().gpus)}, by CUDA_VISIBLE_DEVICES={variable}"
-        raise ValueError(f"gpus={gpus}: takes 1 to {most} ({found})")
+        raise OptionError(f"gpus={gpus}: takes 1 to {most} ({found})")
     return gpus
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
+import os
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Mapping
@@ -12,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import _core, accelerator, call, clean_ranks, gpu_claims, serialize, stops
-from .errors import ArgumentsError, NestedCallError
+from .errors import ArgumentsError, NestedCallError, OptionError
 from .gpu_type import GPUType
 from .rank import in_rank
+from .tracking import settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +27,7 @@ _KNOWN = (
     "gpus (or num_accelerators), gpu_type (or accelerator_type), timeout, session, mlflow, env, "
     "name, wait, output"
 )
+_NAMES = re.findall(r"[a-z_]{3,}", _KNOWN)
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ def _output(text: str | None) -> tuple[str, str]:
         flags = _core.parse_cell_line(f"--output={shlex.quote(str(text))}")
     except ValueError as error:
         said = str(error).removeprefix("%%distributed: ").replace("--output", "output")
-        raise ValueError(said) from None
+        raise OptionError(said) from None
     return flags["output"], flags["output_ranks"]
 
 
@@ -153,6 +158,42 @@ def _described(
 
     names = names_of_arguments(function, args, dict(kwargs))
     return arguments_text(names, [*args, *kwargs.values()])
+
+
+def _check_function(target: Any) -> None:
+    if not callable(target) and not isinstance(target, (staticmethod, classmethod)):
+        raise ArgumentsError(
+            f"distributed() decorates a function, got {target!r}; options go by name, "
+            "as in @distributed(gpus=8)"
+        )
+
+
+def _unknown(options: Mapping[str, Any]) -> ArgumentsError:
+    named = []
+    for name in sorted(options):
+        near = difflib.get_close_matches(name, _NAMES, 1)
+        named.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    return ArgumentsError(f"distributed() does not know {', '.join(named)}; it knows {_KNOWN}")
+
+
+def _check_timeout(timeout: Any) -> None:
+    if timeout is not None and (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not timeout > 0
+        or math.isinf(timeout)
+    ):
+        raise OptionError(f"timeout takes seconds above 0, or None for no limit, got {timeout!r}")
+
+
+def _check_environment(env: Any) -> None:
+    if env is None:
+        return
+    if not isinstance(env, Mapping):
+        raise ArgumentsError(f'env takes a dict, as in env={{"NCCL_DEBUG": "INFO"}}, got {env!r}')
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ArgumentsError(f"env takes a dict of strings to strings, got {name!r}: {value!r}")
 
 
 @overload
@@ -218,27 +259,19 @@ def distributed(
     """
     __tracebackhide__ = True
     if unknown:
-        raise TypeError(
-            f"distributed() does not know {', '.join(sorted(unknown))}; it knows {_KNOWN}"
-        )
-    if function is not None and not callable(function):
-        raise TypeError(
-            f"distributed() decorates a function, got {function!r}; options go by name, "
-            "as in @distributed(gpus=8)"
-        )
-    if timeout is not None and (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, (int, float))
-        or not timeout > 0
-        or math.isinf(timeout)
-    ):
-        raise ValueError(f"timeout takes seconds above 0, or None for no limit, got {timeout!r}")
+        raise _unknown(unknown)
+    if function is not None:
+        _check_function(function)
+    _check_timeout(timeout)
     if wait is not None:
         gpu_claims.wait_limit(wait)
-    if env is not None and not all(isinstance(v, str) for pair in env.items() for v in pair):
-        raise TypeError("env takes a dict of strings to strings")
+    if mlflow is not None:
+        settings.mode(mlflow, os.environ)
+    if name is not None and not isinstance(name, str):
+        raise ArgumentsError(f"name takes the name of the MLflow run, a string, got {name!r}")
+    _check_environment(env)
     if gpus is not None and num_accelerators is not None and gpus != num_accelerators:
-        raise TypeError(
+        raise ArgumentsError(
             f"gpus={gpus} and num_accelerators={num_accelerators} contradict each other"
         )
 
@@ -255,6 +288,7 @@ def distributed(
     )
 
     def decorate(target: Callable[..., Any]) -> DistributedFunction[..., Any]:
+        _check_function(target)
         return DistributedFunction(target, asked)
 
     return decorate if function is None else decorate(function)

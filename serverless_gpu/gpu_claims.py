@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from . import _core, accelerator, gpu_events
 from .accelerator import Device, GpuError
-from .errors import format_ranks
+from .errors import OptionError, format_ranks
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -102,7 +102,7 @@ def wait_limit(wait: float | None) -> float:
         if seconds >= 0:
             return seconds
     name = "SERVERLESS_GPU_WAIT" if wait is None else "wait"
-    raise ValueError(f"{name} takes seconds of at least 0, got {given!r}")
+    raise OptionError(f"{name} takes seconds of at least 0, got {given!r}")
 
 
 def allow_busy() -> bool:
@@ -114,7 +114,7 @@ def min_free() -> float:
     with suppress(ValueError):
         if 0 <= float(text) <= 1:
             return float(text)
-    raise ValueError(f"SERVERLESS_GPU_MIN_FREE is a share from 0 to 1, not {text!r}")
+    raise OptionError(f"SERVERLESS_GPU_MIN_FREE is a share from 0 to 1, not {text!r}")
 
 
 def _order() -> list[str]:

@@ -35,6 +35,7 @@ class GPUType(Enum):
         Raises ValueError that lists the names for any other.
         """
         from . import _core  # not at the top: `import serverless_gpu` stays light
+        from .errors import OptionError
 
         if isinstance(value, cls):
             return value
@@ -43,4 +44,4 @@ class GPUType(Enum):
             if member.value == short:
                 return member
         known = ", ".join(member.value for member in cls)
-        raise ValueError(f"gpu_type={value!r} is not known; known are {known}")
+        raise OptionError(f"gpu_type={value!r} is not known; known are {known}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import warnings
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -25,7 +26,8 @@ def _check_gpus(gpus: int | None, gpu_type: str | None) -> None:
     try:
         accelerator.check(gpus, gpu_type)
     except ValueError as error:
-        raise UsageError(f"%%distributed: {error}") from None
+        said = str(error).replace("gpus=", "--gpus ", 1).replace("gpu_type=", "--gpu-type ", 1)
+        raise UsageError(f"%%distributed: {said}") from None
 
 
 def _ranks(text: str | None) -> list[int] | None:
@@ -80,10 +82,15 @@ class Magics:
     def _check_syntax(self, cell: str) -> None:
         """One SyntaxError here, before anything is sent, instead of one per rank."""
         source = "\n" * self._head(cell).count("\n") + self._shell.transform_cell(cell)
-        flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        name = f"Cell In[{self._cell_number()}]"
         try:
-            compile(source, f"Cell In[{self._cell_number()}]", "exec", flags)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # ranks say them
+                # To its end: the parser lets a `return` outside of a function pass.
+                compile(source, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         except SyntaxError as error:
+            if error.text is None and error.lineno:  # the parser's has it, the compiler's has not
+                error.text = (source.splitlines()[error.lineno - 1 :] or [""])[0]
             raise CellSyntaxError(error) from None
 
     def _head(self, cell: str) -> str:

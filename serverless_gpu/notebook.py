@@ -25,6 +25,7 @@ def start(shell: Any) -> None:
     shell.user_ns_hidden.setdefault("distributed", distributed)
     Magics(shell)
     completion.install(shell)
+    replies.show_syntax_errors(shell)
     if hasattr(getattr(shell, "kernel", None), "iopub_socket"):
         replies.install(shell)
     shell.events.register("post_run_cell", _cell_over)

@@ -145,6 +145,8 @@ class _Reports:
         return min(r for r, f in self.failures.items() if (f.kind, f.message) == same)
 
 
+#: What the pool says when `%distributed stop`, or the notebook's end, has ended it.
+_STOPPED = "the notebook has ended the rank processes"
 #: Ranks see a peer's end before it is known here, and before a peer that unwinds has come to say
 #: what it raised. A failure of communication within so many seconds before one that is none is the
 #: consequence of it; one that is older stands by itself.
@@ -250,6 +252,8 @@ def _error(
     if death is not None and (owner.core.broken or not death.pid):
         why = owner.why_dead() or "out of processes"
         anew = ". The next call starts anew" if owner.core.broken else ""
+        if why == _STOPPED:
+            return pool.PoolError(f"the call was ended: {why}{anew}")
         return pool.PoolError(f"rank {first} could not run: {why}{anew}")
     log = str(owner.core.log_path(call, first)) if death is not None else ""
     written = log if os.path.exists(log) else ""
@@ -277,4 +281,6 @@ def final_words(ended: Ended) -> tuple[str, str, str]:
     rank = getattr(error, "rank", -1)
     if rank in ended.failures:
         return "✗", "failed after", f"rank {rank}: {ended.failures[rank].kind}"
+    if isinstance(error, pool.PoolError):
+        return "✗", "failed after", str(error).partition(":")[0]
     return "✗", "failed after", f"rank {rank} died" if rank in ended.deaths else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import _core, output, stops
+from .errors.types import Shown
 from .rank import in_rank
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ TRACKER_LINGER = 2.0
 _STORE_ATTEMPTS = 3
 
 
-class PoolError(RuntimeError):
+class PoolError(Shown, RuntimeError):
     """The processes behind the notebook could not be started or have ended."""
 
 

@@ -88,9 +88,10 @@ class Session:
             count, here = accelerator.check(gpus, gpu_type)
             names = list(pull)
             number = next(_cells) if number is None else number
-            request = (code, head, number, dict(push or {}), names)
+            pushed = dict(push or {})
+            request = (code, head, number, pushed, names)
             # Before the session changes: what cannot be sent costs nobody a variable.
-            with serialize.dump(request, what="cell") as payload:
+            with serialize.dump(request, what="cell", variables=pushed) as payload:
                 if fresh:
                     self.stop()
                 self._ensure(count if gpus is not None else None, count, here, wait)

@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 _PRESSURE = {
     "asked": "stopping",
-    "cut_if_stuck": "stopping: ranks are in native code, their collectives are being aborted",
+    "cut_if_stuck": "stopping: ranks that wait in native code are cut from their collectives",
     "cut": "stopping: collectives are being aborted",
     "killed": "stopping by force: ranks are being killed",
     "given_up": "ranks did not end even by force",

@@ -5,7 +5,7 @@ In ranks, ``capture_failure`` turns an exception into a RankFailure; in the note
 """
 
 from serverless_gpu.errors.build import build_error, build_timeout
-from serverless_gpu.errors.capture import capture_failure
+from serverless_gpu.errors.capture import capture_failure, told
 from serverless_gpu.errors.failure import (
     RankDeath,
     RankException,
@@ -19,6 +19,9 @@ from serverless_gpu.errors.types import (
     CellSyntaxError,
     DistributedTimeoutError,
     NestedCallError,
+    NotThereError,
+    OptionError,
+    QuestionStopped,
     RankDiedError,
     RankError,
     ResultError,
@@ -44,6 +47,9 @@ __all__ = [
     "CellSyntaxError",
     "DistributedTimeoutError",
     "NestedCallError",
+    "NotThereError",
+    "OptionError",
+    "QuestionStopped",
     "RankDeath",
     "RankDiedError",
     "RankError",
@@ -56,4 +62,5 @@ __all__ = [
     "capture_failure",
     "format_ranks",
     "parse_ranks",
+    "told",
 ]

@@ -10,11 +10,11 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from serverless_gpu.places import cell_of
+from serverless_gpu.places import cell_of, place
 
 from .failure import Frame, Link, RankFailure
 from .summary import below, kind_of, message_of, visible
-from .types import ResultError
+from .types import NotThereError, ResultError
 
 TEXT_LIMIT = 64 * 1024  # characters
 CAUSE_LIMIT = 1024 * 1024  # bytes; an exception that carries tensors is not worth more
@@ -37,7 +37,7 @@ def capture_failure(error: BaseException, hide: Sequence[str] = ()) -> RankFailu
         summary = traceback.TracebackException.from_exception(error)
         hidden = hidden_files(hide)
         chain = tuple(_links(summary, hidden))[-_LINKS:]
-        if isinstance(error, ResultError):  # raised by us, after the user's code had ended
+        if isinstance(error, (NotThereError, ResultError)):  # ours, after the user's code
             chain = (dataclasses.replace(chain[-1], frames=()),)
         for one in _all_of(summary):
             one.stack[:] = visible(one.stack, hidden)
@@ -45,6 +45,16 @@ def capture_failure(error: BaseException, hide: Sequence[str] = ()) -> RankFailu
     finally:
         forget_frames(error)
     return RankFailure(chain[-1].kind, chain[-1].message, text, _ship(error), chain)
+
+
+def told(error: BaseException) -> list[str]:
+    """The lines that tell of an exception from which code goes on: what it is, and the user's
+    places, innermost last. Lets go of its frames."""
+    link = capture_failure(error).chain[-1]
+    places = [
+        f"  {place(frame.filename, frame.line)}, in {frame.function}" for frame in link.shown()
+    ]
+    return [*places, f"{link.kind}: {link.message}", *link.below]
 
 
 def hidden_files(hide: Sequence[str] = ()) -> tuple[str, ...]:

@@ -1,15 +1,32 @@
-"""`ename` and `evalue` of what ipykernel tells front ends: those of the exception a rank raised.
+"""How IPython comes to show errors of ranks as they are meant to be shown.
 
-Our own kernel asks an error for them. ipykernel takes the error's type and text, so it is given an
+`ename` and `evalue` of what front ends are told are those of the exception a rank raised. Our own
+kernel asks an error for them. ipykernel takes the error's type and text, so it is given an
 exception that has the right ones.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from .types import RankError
+
+
+def show_syntax_errors(shell: Any) -> None:
+    """For any shell: a SyntaxError of a rank is shown as other errors of ranks. IPython does not
+    ask such errors for their traceback."""
+    show: Callable[..., None] = shell.showsyntaxerror
+
+    def show_syntax_error(*args: Any, **kwargs: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, RankError):
+            shell._showtraceback(type(error), error, error._render_traceback_())
+        else:
+            show(*args, **kwargs)
+
+    shell.showsyntaxerror = show_syntax_error
 
 
 def install(shell: Any) -> None:

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from serverless_gpu.places import place
 
 MESSAGE_LIMIT = 4_000  # characters
+_SOURCE_LIMIT = 500  # characters of a line of source
 _MEMBERS = 10  # exceptions of a group
 _MEMBER_FRAMES = 3  # of each, the innermost
 
 
 def kind_of(summary: traceback.TracebackException) -> str:
-    """``ValueError``; with its module unless it is the notebook's or built in, or ours."""
+    """``ValueError``; with its module unless that is the notebook, built in, ours or IPython's."""
     name: str | None = getattr(summary, "exc_type_str", None)  # from Python 3.13 on
     if name is None:
         kind = summary.exc_type
         hidden = kind.__module__ in ("builtins", "__main__")
         name = kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}"
-    return name.rpartition(".")[2] if name.startswith("serverless_gpu.") else name
+    return name.rpartition(".")[2] if name.startswith(("serverless_gpu.", "IPython.")) else name
 
 
 def message_of(summary: traceback.TracebackException) -> str:
@@ -28,11 +29,12 @@ def message_of(summary: traceback.TracebackException) -> str:
 
 
 def below(summary: traceback.TracebackException, hidden: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines under its text: its notes, and of a group each exception with its place.
+    """The lines under its text: the line that is no Python, its notes, and of a group each
+    exception with its place.
 
     hidden: beginnings of the names of files whose frames are not shown.
     """
-    lines = _notes(summary)
+    lines = [*_source(summary), *_notes(summary)]
     members: Sequence[traceback.TracebackException] = getattr(summary, "exceptions", None) or ()
     for number, member in enumerate(members[:_MEMBERS], 1):
         first, *rest = (*_named(member), *below(member, hidden))
@@ -51,6 +53,16 @@ def visible(
     """The frames outside of hidden files; the innermost one if there is no other."""
     shown = [frame for frame in frames if not frame.filename.startswith(hidden)]
     return shown or list(frames[-1:])
+
+
+def _source(summary: traceback.TracebackException) -> list[str]:
+    """Of a SyntaxError: the line, and a mark under the place where it goes wrong."""
+    text = (getattr(summary, "text", None) or "").rstrip()
+    if not text:
+        return []
+    at = int(summary.offset or 0) - 1 - (len(text) - len(text.lstrip()))
+    text = text.lstrip()[:_SOURCE_LIMIT]
+    return [f"    {text}", *([f"    {' ' * at}^"] if 0 <= at <= len(text) else [])]
 
 
 def _notes(summary: traceback.TracebackException) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from .failure import RankDeath, RankFailure
 
 
-class _Shown:
+class Shown:
     """An exception that notebooks show short: where the user's own code is, and what happened."""
 
     def _render_traceback_(self) -> list[str]:
@@ -23,7 +23,7 @@ class _Shown:
         return type(self).__name__, str(self)
 
 
-class RankError(_Shown, RuntimeError):
+class RankError(Shown, RuntimeError):
     """A call failed on a rank.
 
     Where it can be, the object is also an instance of the type that the rank raised, so
@@ -119,8 +119,18 @@ class DistributedTimeoutError(RankError, TimeoutError):
     stacks: dict[int, str] = {}  # noqa: RUF012 - set on the instance; here for a plain instance
 
 
-class ArgumentsError(_Shown, TypeError):
-    """The arguments of a call do not fit the function's signature. Nothing was started."""
+class ArgumentsError(Shown, TypeError):
+    """The arguments of a call, or of the decorator, are of the wrong number or type. Nothing was
+    started."""
+
+
+class OptionError(Shown, ValueError):
+    """An option of a call, or an environment variable, has a value that means nothing. Nothing was
+    started."""
+
+
+class QuestionStopped(Shown, KeyboardInterrupt):
+    """The user pressed Stop while a cell waited for an answer to its question."""
 
 
 class CellSyntaxError(Exception):
@@ -142,27 +152,26 @@ class CellSyntaxError(Exception):
         return render.syntax_error(self.found)
 
 
-# What a cell is shown to end with is what the user knows by this name.
-ArgumentsError.__name__ = ArgumentsError.__qualname__ = "TypeError"
-CellSyntaxError.__name__ = CellSyntaxError.__qualname__ = "SyntaxError"
-
-
-class AcceleratorMismatchError(_Shown, RuntimeError):
+class AcceleratorMismatchError(Shown, RuntimeError):
     """The GPUs asked for are not those of this machine. Nothing was started."""
 
 
-class NestedCallError(_Shown, RuntimeError):
+class NestedCallError(Shown, RuntimeError):
     """A distributed call inside a rank: ranks would start ranks. Call the plain function there."""
 
 
-class UnpicklableError(_Shown, pickle.PicklingError):
+class UnpicklableError(Shown, pickle.PicklingError):
     """Something cannot be sent to the ranks. Nothing was started.
 
     The text has two lines: the variable that drags it in and where it is used; what to do.
     """
 
 
-class ResultError(_Shown, pickle.PickleError):
+class NotThereError(Shown, NameError):
+    """A variable that a cell is to pull is not there in a rank."""
+
+
+class ResultError(Shown, pickle.PickleError):
     """The result of a rank cannot be brought to the notebook. rank: which."""
 
     def __init__(self, rank: int, reason: str) -> None:
@@ -171,4 +180,12 @@ class ResultError(_Shown, pickle.PickleError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the result of rank {self.rank} cannot be returned: {self.reason}"
+        return f"the result cannot be returned: {self.reason}"
+
+
+# What a cell is shown to end with is what the user knows by this name.
+ArgumentsError.__name__ = ArgumentsError.__qualname__ = "TypeError"
+QuestionStopped.__name__ = QuestionStopped.__qualname__ = "KeyboardInterrupt"
+NotThereError.__name__ = NotThereError.__qualname__ = "NameError"
+OptionError.__name__ = OptionError.__qualname__ = "ValueError"
+CellSyntaxError.__name__ = CellSyntaxError.__qualname__ = "SyntaxError"

@@ -20,11 +20,19 @@ from IPython.utils.tokenutil import token_at_cursor
 from traitlets.config import Config
 
 from serverless_gpu._kernel import COUNT_KEY, Kernel, Parent
+from serverless_gpu.errors.types import QuestionStopped, Shown
 from serverless_gpu.kernel import cells, comms
 from serverless_gpu.kernel.loop import KernelLoop, let_cells_create_tasks
 from serverless_gpu.kernel.shell import ZMQInteractiveShell, named, send
 
 Content = dict[str, Any]
+
+
+class NoQuestion(Shown, StdinNotImplementedError):
+    """A cell cannot ask the user."""
+
+
+NoQuestion.__name__ = NoQuestion.__qualname__ = "StdinNotImplementedError"
 
 
 def _shell_config() -> Config:
@@ -121,15 +129,18 @@ class Session:
     def _ask(self, prompt: str, password: bool) -> str:
         cell = cells.current()
         if cells.running_kernel() is None:
-            raise StdinNotImplementedError("input() works in the notebook's process only")
+            raise NoQuestion("input() works in the notebook's process only")
         if not cells.is_main_thread():
-            raise StdinNotImplementedError("input() works in the main thread only")
+            raise NoQuestion("input() works in the main thread only")
         if cell is None or not cell.allow_stdin:
-            raise StdinNotImplementedError(
+            raise NoQuestion(
                 "input() was called, but this front end does not answer questions "
                 "(nbconvert and papermill do not)"
             )
-        return self._kernel.ask(prompt, password)
+        try:
+            return self._kernel.ask(prompt, password)
+        except KeyboardInterrupt:
+            raise QuestionStopped("stopped while it waited for an answer") from None
 
     def complete(self, code: str, cursor: int) -> Content:
         """Completions at `cursor`, with their types as JupyterLab shows them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import tokenize
@@ -14,11 +15,13 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
 from .. import plain_cells, serialize, variables
+from ..errors import NotThereError, told
 from . import bars, display
 
 
@@ -90,7 +93,7 @@ class RankShell(InteractiveShell):
         pass
 
     def ask_exit(self) -> None:
-        raise RuntimeError("exit() cannot be used in a rank; %distributed stop ends the session")
+        raise RuntimeError("a rank cannot exit or quit; %distributed stop ends the session")
 
     @contextlib.contextmanager
     def _tee(self, channel: str) -> Iterator[None]:
@@ -101,8 +104,10 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         pass  # the error goes to the notebook with the cell's answer
 
-    def showtraceback(self, *_: Any, **__: Any) -> None:
-        pass
+    def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
+        """A given one is of a `__repr__` or the like that failed: the cell goes on without it."""
+        if exc_tuple is not None:
+            sys.stderr.write("\n".join(told(exc_tuple[1])) + "\n")
 
     def showsyntaxerror(self, *_: Any, **__: Any) -> None:
         pass
@@ -138,9 +143,16 @@ def _make(user_module: types.ModuleType) -> RankShell:
         sys.__dict__.pop(prompt, None)
     atexit.unregister(made.atexit_operations)  # until somebody uses the shell
     made.Completer.use_jedi = False
+    for kind, name in (("line", "%distributed"), ("cell", "%%distributed")):
+        refuse: Any = functools.partial(_refuse, name)
+        made.register_magic_function(refuse, kind, "distributed")
     # What IPython says to sys.exit() in a cell; here it ends the cell, see run().
     warnings.filterwarnings("ignore", message="To exit: use")
     return made
+
+
+def _refuse(name: str, *_: str) -> None:
+    raise UsageError(f"{name} works in the notebook, and this cell runs in its ranks already")
 
 
 def shell() -> Any:
@@ -189,7 +201,7 @@ def run(context: dict[str, Any], frames: list[bytes], fd: int) -> Any:
         raise error
     missing = [name for name in pull if name not in ip.user_ns]
     if missing:
-        raise NameError(f"--pull {','.join(missing)}: not defined in this rank")
+        raise NotThereError(f"--pull {','.join(missing)}: not defined in this rank")
     return {name: ip.user_ns[name] for name in pull}
 
 

@@ -106,7 +106,8 @@ class RankProcess:
             self.agent.begin_work(self.call, self.world)
             result = work(context, frames, fd)
             try:
-                return serialize.dump(result, what="result")
+                pulled = result if mode == "cell" else None
+                return serialize.dump(result, what="result", variables=pulled)
             except Exception as error:
                 raise ResultError(self.rank, str(error)) from None
         finally:

@@ -231,7 +231,8 @@ def _group_name(backend: Any) -> str:
     """What makes the group, as people call it. With no backend given torch takes NCCL for GPUs."""
     import torch
 
-    name = str(backend or ("nccl" if torch.cuda.is_available() else "gloo")).lower()
+    name = "" if backend in (None, "undefined") else str(backend).lower()
+    name = name or ("nccl" if torch.cuda.is_available() else "gloo")
     return startup.NCCL if "nccl" in name else name.rpartition(":")[2]
 
 

@@ -10,6 +10,7 @@ import dis
 import pickle
 import time
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from serverless_gpu.errors.types import UnpicklableError
@@ -24,8 +25,17 @@ _EVERY = 256  # objects between looks at the clock
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def explain(obj: object, what: str, cuda: Cuda, error: Exception) -> UnpicklableError:
-    """The error to raise instead of ``error``, in two lines."""
+def explain(
+    obj: object,
+    what: str,
+    cuda: Cuda,
+    error: Exception,
+    variables: Mapping[str, Any] | None = None,
+) -> UnpicklableError:
+    """The error to raise instead of ``error``, in two lines.
+
+    variables: a dict in ``obj`` whose values go by their keys.
+    """
     thing = f"the {what}"
     if arguments.is_call(obj):
         thing = f"a call of {getattr(obj[0], '__name__', what)}"  # type: ignore[index]
@@ -39,7 +49,7 @@ def explain(obj: object, what: str, cuda: Cuda, error: Exception) -> Unpicklable
         reason = error
     if not chain:
         return UnpicklableError(f"cannot send {thing}: {_one_line(reason)}\n{hints.GENERAL}")
-    path = _Path(chain, what)
+    path = _Path(chain, what, variables)
     culprit = chain[-1]
     user = path.function_name
     first = f"cannot send {path.text} ({hints.type_name(culprit)})"
@@ -100,19 +110,22 @@ def _one_line(error: Exception) -> str:
 class _Path:
     """A chain of objects in the words of the program: ``state['opts']['writer']._lock``."""
 
-    def __init__(self, chain: list[Any], what: str) -> None:
+    def __init__(self, chain: list[Any], what: str, variables: Mapping[str, Any] | None) -> None:
         self.text = what
         self.function: types.FunctionType | None = None  # whose variable it is
         self.name_used: str | None = None  # the variable
         self._rest = list(chain)
+        self._user = "the function" if variables is None else "the cell"
         if arguments.is_call(chain[0]):
             self._start_call()
+        elif variables is not None:
+            self._start_variables(variables)
         while len(self._rest) > 1:
             self._step()
 
     @property
     def function_name(self) -> str:
-        return self.function.__name__ if self.function else "the function"
+        return self.function.__name__ if self.function else self._user
 
     def _start_call(self) -> None:
         function, args, kwargs = self._rest[0][:3]
@@ -126,6 +139,14 @@ class _Path:
             del self._rest[:2]
             index = next((i for i, value in enumerate(values) if value is self._rest[0]), None)
             self.text = f"argument {names[index]}" if index is not None else "an argument"
+
+    def _start_variables(self, variables: Mapping[str, Any]) -> None:
+        for depth, link in enumerate(self._rest[:-1]):
+            if link is variables:
+                value = self._rest[depth + 1]
+                self.text = next((k for k, v in variables.items() if v is value), self.text)
+                del self._rest[: depth + 1]
+                return
 
     def _step(self) -> None:
         owner, child = self._rest[:2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pickle import PickleBuffer
 from types import TracebackType
@@ -146,20 +146,26 @@ class _Dump:
         return [stream, _COUNTS.pack(len(self.views), in_memfd) + sizes], fd, total
 
 
-def dump(obj: object, *, what: str = "value", cuda: Cuda = "cpu") -> Payload:
+def dump(
+    obj: object,
+    *,
+    what: str = "value",
+    cuda: Cuda = "cpu",
+    variables: Mapping[str, Any] | None = None,
+) -> Payload:
     """Takes the object apart. The caller owns the payload's memfd.
 
     A call, ``(function, args, kwargs, ...)``, goes through one pickle, so what its parts share
     stays shared. what: how an error calls the object. cuda: tensors on a GPU are moved to the CPU,
-    or are an error. Raises UnpicklableError, which names what cannot be sent; OSError if there is
-    no memory.
+    or are an error. variables: a dict in it, whose values an error calls by their keys. Raises
+    UnpicklableError, which names what cannot be sent; OSError if there is no memory.
     """
     work = _Dump(cuda)
     problem = None
     try:
         call = work.pickle(obj)
     except Exception as error:
-        problem = blame.explain(obj, what, cuda, error)
+        problem = blame.explain(obj, what, cuda, error, variables)
     if problem is not None:
         raise problem  # out here: the frames of the first error would keep all they hold alive
     frames, fd, total = work.pack()

@@ -32,9 +32,11 @@ def mode(flag: str | None, environ: Mapping[str, str]) -> Mode:
     Errors: ValueError with one line that names the wrong value and the right ones.
     """
     value = flag if flag is not None else environ.get(MODE_VARIABLE) or "always"
-    if value.lower() not in _MODES:
+    if not isinstance(value, str) or value.lower() not in _MODES:
         source = "mlflow" if flag is not None else MODE_VARIABLE
-        raise ValueError(f"{source}={value!r}: must be one of {', '.join(_MODES)}")
+        from serverless_gpu.errors import OptionError
+
+        raise OptionError(f"{source}={value!r}: must be one of {', '.join(_MODES)}")
     return cast(Mode, value.lower())
 
 

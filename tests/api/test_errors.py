@@ -294,7 +294,7 @@ def test_every_error_survives_pickling(error: Exception) -> None:
 def test_a_result_error_names_the_rank_and_is_a_pickle_error() -> None:
     error = ResultError(2, "No module named 'x'")
     assert isinstance(error, pickle.PickleError)
-    assert str(error) == "the result of rank 2 cannot be returned: No module named 'x'"
+    assert str(error) == "the result cannot be returned: No module named 'x'"
 
 
 def test_sets_of_ranks_have_one_text_form() -> None:

@@ -79,13 +79,34 @@ def test_a_timeout_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
         distributed(**options)
 
 
-def test_what_is_no_function_is_refused() -> None:
+@pytest.mark.parametrize("decorate", [distributed, distributed(gpus=2)])
+def test_what_is_no_function_is_refused(decorate: Any) -> None:
     with pytest.raises(TypeError, match="options go by name"):
-        distributed(8)
-    with pytest.raises(TypeError, match="strings"):
-        distributed(env={"A": 1})
-    with pytest.raises(TypeError, match="contradict"):
-        distributed(gpus=2, num_accelerators=4)
+        decorate(8)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"gpu": 2}, TypeError, "does not know gpu .did you mean gpus"),
+        ({"env": {"A": 1}}, TypeError, "strings, got 'A': 1"),
+        ({"env": "A=1"}, TypeError, "env takes a dict"),
+        ({"gpus": 2, "num_accelerators": 4}, TypeError, "contradict"),
+        ({"name": 5}, TypeError, "name takes the name of the MLflow run"),
+        ({"mlflow": "yes"}, ValueError, "mlflow='yes': must be one of always, lazy, off"),
+        ({"mlflow": True}, ValueError, "mlflow=True: must be one of"),
+        ({"output": "loud"}, ValueError, "output takes merged"),
+        ({"wait": "long"}, ValueError, "wait takes seconds"),
+    ],
+)
+def test_a_wrong_option_is_one_line_when_the_function_is_decorated(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said) as raised:
+        distributed(**options)
+    assert len(str(raised.value).splitlines()) == 1
+    shown = "\n".join(raised.value._render_traceback_())  # type: ignore[attr-defined]
+    assert "decorator.py" not in shown and error.__name__ in shown
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,10 +82,11 @@ def test_push_pull_and_ranks(shell: Shell) -> None:
     [
         ("--gpus two --nope", "--gpus takes a whole number"),
         ("--gpu 2", "unknown flag --gpu; did you mean --gpus?"),
+        ("--help", "for help run %%distributed?"),
         ("--ranks 3-1", "--ranks takes ranks"),
-        ("--gpu-type TPU", "known are H100"),
+        ("--gpu-type TPU", "--gpu-type 'TPU' is not known; known are H100"),
         ("--fresh --gpus 0", "--gpus takes"),
-        ("--gpus 1000", "takes 1 to 128"),
+        ("--gpus 1000", "--gpus 1000: takes 1 to 128"),
         ("--ranks 7", "no rank 7"),
         ("--gpus 5", "--fresh --gpus 5"),
     ],
@@ -104,6 +106,64 @@ def test_a_syntax_error_is_found_before_anything_is_sent(shell: Shell) -> None:
     assert (error.found.lineno, type(error).__name__) == (2, "SyntaxError")
     assert text.count("SyntaxError") == 1
     assert serverless_gpu.session().gpus == 0
+
+
+def test_what_only_the_compiler_finds_is_found_before_anything_is_sent_too(shell: Shell) -> None:
+    for line, said in (("return 5", "outside function"), ("break", "outside loop")):
+        text, error = shell.run(f"%%distributed --gpus 2\nx = 1\n{line}")
+        assert isinstance(error, CellSyntaxError)
+        assert error.found.lineno == 3
+        assert said in text and line in text
+    assert serverless_gpu.session().gpus == 0
+    shell.ok("%%distributed --gpus 2\nimport asyncio\nawait asyncio.sleep(0)")
+
+
+@pytest.mark.parametrize("code", ['exec("x = = 1")', "import not_python"])
+def test_a_syntax_error_of_a_rank_is_shown_as_other_errors_of_ranks(
+    shell: Shell, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "not_python.py").write_text("x = = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text, error = shell.run(f"%%distributed --gpus 2\n{code}")
+    assert isinstance(error, SyntaxError) and isinstance(error, RankError)
+    assert "Traceback of ranks 0-1" in text
+    assert "    x = = 1\n        ^" in text
+    assert "sessions.py" not in text and "IPython" not in text
+
+
+def test_a_display_that_fails_is_told_and_the_cell_goes_on(shell: Shell) -> None:
+    cell = """%%distributed --gpus 2
+class Bad:
+    def __repr__(self):
+        raise ValueError("bad repr")
+Bad()"""
+    text = shell.ok(cell)
+    assert ranks_of(text, "ValueError: bad repr") == [0, 1]
+    assert re.search(r"line 4, in __repr__", text)
+    assert "formatters.py" not in text
+
+
+def test_the_magics_are_refused_in_a_rank(shell: Shell) -> None:
+    for inner in ("%distributed status", "%%distributed --gpus 2\nx = 1"):
+        text, error = shell.run(f"%%distributed --gpus 2\n{inner}")
+        assert error is not None
+        name = inner.split()[0]
+        assert f"{name} works in the notebook, and this cell runs in its ranks already" in text
+
+
+def test_a_variable_that_cannot_travel_goes_by_its_name(shell: Shell) -> None:
+    shell.ok("import threading\nlock = {'a': [threading.Lock()]}")
+    text, error = shell.run("%%distributed --gpus 2 --push lock\nx = 1")
+    assert error is not None and "cannot send lock['a'][0] (a _thread.lock)" in text
+    assert "the cell" in text
+    text, error = shell.run(
+        "%%distributed --gpus 2 --pull lock\nimport threading\nlock = [threading.Lock()]"
+    )
+    assert error is not None and "cannot send lock[0] (a _thread.lock)" in text
+    assert "Traceback of ranks 0-1" in text
+    text, error = shell.run("%%distributed --pull nowhere\nx = 1")
+    assert isinstance(error, NameError)
+    assert "--pull nowhere: not defined in this rank" in text and "cells.py" not in text
 
 
 def test_a_rank_s_lines_are_numbered_as_the_notebook_s_cell(shell: Shell) -> None:
@@ -160,7 +220,7 @@ def test_exit_and_input_in_a_cell_are_refused_in_words(shell: Shell) -> None:
     for cell in ("exit()", "quit", "input('name? ')"):
         text, error = shell.run(f"%%distributed\n{cell}")
         assert error is not None, cell
-        assert "rank" in text
+        assert "rank" in text and "exit()" not in text.replace("----> 2 exit()", "")
     shell.ok("%%distributed\nassert x == 1")
 
 

@@ -237,6 +237,8 @@ def test_the_time_that_making_the_group_took_is_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(outcome, "final_words", remember)
     all_reduce.distributed(FORMS["nccl"])
     distributed(gpus=2)(rank_number).distributed()
+    all_reduce.distributed({"backend": "undefined"})
+    assert list(told[2]) == ["gloo"], "by the name of what is made, though nobody has named it"
     assert list(told[0]) == ["gloo"] and told[0]["gloo"] > 0
     assert told[1] == {}
 

@@ -104,5 +104,5 @@ attempt("after", lambda: [len(one) for one in back.distributed(10_000_000)])
         lines = pressed.lines_of(code, tmp_path, before=join)
     assert lines["small"] == "[1.0, 1.0]"
     assert lines["argument"].startswith("OSError [Errno 12] 0.7 GiB of shared memory are needed")
-    assert "the result of rank 0 cannot be returned: [Errno 12] 0.6 GiB" in lines["result"]
+    assert "the result cannot be returned: [Errno 12] 0.6 GiB" in lines["result"]
     assert lines["after"] == "[10000000, 1]", lines

@@ -42,7 +42,10 @@ def test_an_interrupt_ends_a_question_and_the_next_gets_its_own_answer(kernel: T
         cell = kernel.send("input('first')", allow_stdin=True)
         question(kernel)
         kernel.interrupt()
-        assert kernel.wait(cell).content["ename"] == "KeyboardInterrupt"
+        stopped = kernel.wait(cell).content
+        assert stopped["ename"] == "KeyboardInterrupt"
+        shown = "\n".join(stopped["traceback"])
+        assert "input('first')" in shown and "session.py" not in shown
         kernel.client.input("too late")
         kernel.run("'the late answer has arrived'")
         cell = kernel.send("input('second')", allow_stdin=True)
@@ -56,6 +59,7 @@ def test_without_a_user_input_raises_at_once_and_says_why(kernel: TestKernel) ->
         run = kernel.run(code, allow_stdin=False)
         assert run.content["ename"] == "StdinNotImplementedError"
         assert "does not answer questions" in run.content["evalue"]
+        assert "session.py" not in "\n".join(run.content["traceback"])
 
 
 def test_other_threads_run_during_a_question(kernel: TestKernel) -> None:
