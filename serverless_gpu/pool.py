@@ -237,8 +237,12 @@ def running() -> Pool | None:
 
 
 def stop() -> None:
-    """Ends every process of the pool and waits until they are gone; the next call starts anew."""
+    """Ends every process of the pool and waits until they are gone; the next call starts anew. An
+    idle session's ranks run their exit handlers first."""
     global _pool
+    sessions = sys.modules.get("serverless_gpu.sessions")
+    if _pool is not None and sessions is not None:
+        sessions.session().leave()
     with _lock, stops.held():
         old, _pool = _pool, None
         if old is not None:

@@ -26,6 +26,8 @@ _epochs = itertools.count(1)
 _cells = itertools.count(1)
 #: Seconds until the pool must know of a rank that has ended; it takes milliseconds.
 _NEWS_S = 5.0
+#: Seconds for the exit handlers of ranks before all processes are ended.
+_LEAVE_S = 1.0
 
 
 _WAITED = "stopped while it waited for another thread's call in the session, which goes on"
@@ -140,6 +142,20 @@ class Session:
                 self._owner.core.retire(self._children)
             self._give_back()
             self._owner, self._children, self._variables = None, [], {}
+
+    def leave(self) -> None:
+        """As `stop`, and waits until the ranks have ended, so that what their code has left for the
+        end of its process (`atexit`) is done. Threads: any; does nothing while a call runs."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            pids = self.pids()
+            self.stop()
+            deadline = time.monotonic() + _LEAVE_S
+            while len(_core.ended_among(pids)) < len(pids) and time.monotonic() < deadline:
+                time.sleep(0.005)
+        finally:
+            self._lock.release()
 
     def lost(self, owner: pool.Pool) -> None:
         """The pool has ended by itself: other notebooks can have the GPUs. While a call runs that

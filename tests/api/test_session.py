@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import textwrap
+import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -198,6 +200,26 @@ def test_restart_gives_new_ranks_and_stop_ends_them(session: Session) -> None:
     session.stop()
     assert session.gpus == 0
     assert session.status()["ranks"] == []
+
+
+def test_an_idle_session_s_exit_handlers_run(session: Session, tmp_path: Path) -> None:
+    session.run(
+        "import atexit, os, pathlib, tempfile\n"
+        f"folder = tempfile.TemporaryDirectory(dir={str(tmp_path)!r})\n"
+        f"done = pathlib.Path({str(tmp_path)!r}) / ('done-' + os.environ['RANK'])\n"
+        "atexit.register(done.touch)",
+        gpus=2,
+    )
+    assert len(list(tmp_path.iterdir())) == 2
+    pool.stop()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["done-0", "done-1"]
+
+
+def test_an_exit_handler_that_hangs_holds_up_nobody(session: Session) -> None:
+    session.run("import atexit, time\natexit.register(time.sleep, 600)", gpus=2)
+    began = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - began < 30
 
 
 def test_the_whole_pool_can_be_stopped_and_comes_back(session: Session) -> None:
