@@ -90,11 +90,11 @@ def summary(stacks: Mapping[int, str]) -> str:
 
 
 def report(stacks: Mapping[int, str]) -> list[str]:
-    """The merged stacks in full, as lines."""
+    """The merged stacks in full, as lines; one of a single line is told by its place."""
     lines: list[str] = []
     for ranks, stack in merged(stacks):
         lines.append(f"[{format_ranks(ranks)}] {stack.where()}")
-        lines += stack.lines()
+        lines += stack.lines() if len(stack.frames) > 1 else []
     return lines
 
 

@@ -47,6 +47,7 @@ def test_equal_stacks_are_shown_once_under_their_ranks() -> None:
     lines = stacks.report(dumps)
     assert sum("all_reduce" in line and line.startswith("  ") for line in lines) == 1
     assert lines[0].startswith("[0-4,6-7]")
+    assert lines[-1] == "[5] in train at Cell In[12], line 4", "what one line says is said once"
 
 
 def test_a_rank_that_cannot_be_asked_says_so() -> None:
