@@ -68,7 +68,7 @@ class Magics:
             cell,
             gpus=flags["gpus"],
             gpu_type=flags["gpu_type"],
-            ranks=_ranks(flags["ranks"]),
+            ranks=flags["ranks"],
             push={name: namespace[name] for name in flags["push"]},
             pull=flags["pull"],
             fresh=flags["fresh"],

@@ -8,17 +8,22 @@ import sys
 from typing import Any
 
 _CELL = re.compile(r"^<ipython-input-(\d+)-\w+>$")
+#: The number of code that is no cell of the notebook: what `session().run(...)` was given.
+NO_CELL = 0
 
 
 def cell_of(filename: str) -> str | None:
-    """``Cell In[3]`` for the file name of a cell's code, else None."""
+    """``Cell In[3]`` for the file name of a cell's code, ``session().run`` for code that is no cell
+    of the notebook, else None."""
+    named = _CELL.match(filename)
+    if named and int(named[1]) == NO_CELL:
+        return "session().run"
     shell: Any = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", lambda: None)()
     format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
     found = format_code_name(filename) if format_code_name else None
     if found:
         return " ".join(found)
-    named = _CELL.match(filename)  # of a cell that another process has run
-    return f"Cell In[{named[1]}]" if named else None
+    return f"Cell In[{named[1]}]" if named else None  # of a cell that another process has run
 
 
 def file_of(filename: str) -> str:

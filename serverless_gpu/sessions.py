@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -15,15 +16,16 @@ from . import (
     gpu_claims,
     gpu_warm,
     outcome,
+    places,
     pool,
     serialize,
     stops,
     variables,
 )
+from .errors import parse_ranks
 
 _sessions = itertools.count(1)
 _epochs = itertools.count(1)
-_cells = itertools.count(1)
 #: Seconds until the pool must know of a rank that has ended; it takes milliseconds.
 _NEWS_S = 5.0
 #: Seconds for the exit handlers of ranks before all processes are ended.
@@ -69,18 +71,19 @@ class Session:
         *,
         gpus: int | None = None,
         gpu_type: str | None = None,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | str | None = None,
         push: Mapping[str, Any] | None = None,
         pull: Iterable[str] = (),
         fresh: bool = False,
         options: call.CallOptions | None = None,
-        number: int | None = None,
+        number: int = places.NO_CELL,
         head: str = "",
         wait: float | None = None,
     ) -> dict[str, list[Any]]:
         """Runs `code` as a cell on the ranks; makes the session if there is none.
 
-        `push` sets variables in the ranks first; `number` is the cell's in tracebacks and `head`
+        `ranks` are numbers, or a text such as "0,3-5". `push` sets variables in the ranks first;
+        `number` is the cell's in tracebacks, if it is one of the notebook's, and `head`
         the lines above the code in it, which are not run; `wait`: seconds to wait for GPUs that
         another notebook has, if the session is made. Returns for each name in `pull` the list of
         its values, in rank order. Raises what `DistributedFunction.distributed` raises, and
@@ -88,8 +91,8 @@ class Session:
         """
         with stops.in_one_line("stopped before it had begun"), self._lock:
             count, here = accelerator.check(gpus, gpu_type)
+            chosen = _numbers(ranks)
             names = list(pull)
-            number = next(_cells) if number is None else number
             pushed = dict(push or {})
             request = (code, head, number, pushed, names)
             # Before the session changes: what cannot be sent costs nobody a variable.
@@ -97,7 +100,7 @@ class Session:
                 if fresh:
                     self.stop()
                 self._ensure(count if gpus is not None else None, count, here, wait)
-                members = self._members(ranks)
+                members = self._members(chosen)
                 options = options or call.CallOptions(title="cell")
                 values = self._run("cell", payload, options, members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
@@ -117,11 +120,11 @@ class Session:
             values = self._run("function", payload, options, members)
             return [values[rank] for rank, _ in members]
 
-    def push(self, ranks: Iterable[int] | None = None, **variables: Any) -> None:
+    def push(self, ranks: Iterable[int] | str | None = None, **variables: Any) -> None:
         """Sets variables in the ranks."""
         self.run("", ranks=ranks, push=variables, options=call.CallOptions(mlflow="off"))
 
-    def pull(self, name: str, ranks: Iterable[int] | None = None) -> list[Any]:
+    def pull(self, name: str, ranks: Iterable[int] | str | None = None) -> list[Any]:
         """The variable's values, one per rank, in rank order."""
         off = call.CallOptions(mlflow="off")
         return self.run("", ranks=ranks, pull=[name], options=off)[name]
@@ -284,8 +287,7 @@ class Session:
         for rank in wanted:
             if not 0 <= rank < len(self._children):
                 raise SessionError(
-                    f"--ranks: there is no rank {rank}; the session has ranks "
-                    f"0-{len(self._children) - 1}"
+                    f"there is no rank {rank}; the session has ranks 0-{len(self._children) - 1}"
                 )
         return [(rank, self._children[rank]) for rank in wanted]
 
@@ -318,6 +320,23 @@ class Session:
         if ended.error is not None:
             raise ended.error
         return ended.values
+
+
+def _numbers(ranks: Iterable[int] | str | None) -> list[int] | None:
+    """Ranks as `--ranks` writes them, or their numbers. SessionError for anything else."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, str):
+        try:
+            flags = _core.parse_cell_line(f"--ranks={shlex.quote(ranks)}")
+        except ValueError as error:
+            said = str(error).removeprefix("%%distributed: ").replace("--ranks", "ranks")
+            raise SessionError(said) from None
+        return parse_ranks(flags["ranks"])
+    numbers = list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    if not all(isinstance(rank, int) for rank in numbers):
+        raise SessionError(f'ranks takes numbers, or a text such as "0,3-5", got {ranks!r}')
+    return numbers
 
 
 _session = Session()

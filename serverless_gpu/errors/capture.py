@@ -132,6 +132,8 @@ def _links(summary: traceback.TracebackException, hidden: tuple[str, ...]) -> It
     relation = ""
     while one is not None:
         frames = frames_of(one.stack, hidden)
+        if hasattr(one, "offset"):  # a SyntaxError: who compiled the code tells nothing
+            frames = tuple(frame for frame in frames if not frame.ours)
         links.append(Link(kind_of(one), message_of(one), frames, relation, below(one, hidden)))
         if one.__cause__ is not None:
             one, relation = one.__cause__, "cause"

@@ -74,6 +74,25 @@ def test_another_size_is_refused_and_nothing_is_lost(
     assert session.pull("rank") == [0, 1]
 
 
+def test_ranks_are_numbers_or_a_text(session: Session) -> None:
+    session.run(RANK, gpus=4)
+    assert session.pull("rank", ranks="0,2-3") == [0, 2, 3]
+    assert session.pull("rank", ranks=iter([3, 1])) == [1, 3]
+    for ranks in ("3-1", "all", [1.5], object()):
+        with pytest.raises(SessionError, match=r"^ranks takes"):
+            session.run(RANK, ranks=ranks)  # type: ignore[arg-type]
+
+
+def test_code_that_is_no_cell_is_not_taken_for_one(session: Session) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        session.run("x = 1\nx / 0", gpus=2)
+    (frame,) = raised.value.failures[0].chain[-1].shown()  # type: ignore[attr-defined]
+    assert (frame.label, frame.line, frame.lines) == ("session().run", 2, ("x = 1", "x / 0"))
+    with pytest.raises(SyntaxError) as broken:
+        session.run("x = = 1")
+    assert broken.value.failures[0].chain[-1].shown() == ()  # type: ignore[attr-defined]
+
+
 def test_fresh_makes_a_new_session(session: Session) -> None:
     session.run(RANK, gpus=2)
     session.run(RANK, gpus=3, fresh=True)
