@@ -22,6 +22,7 @@ from .errors import (
     pressure,
 )
 from .errors.failure import Link
+from .serialize import hints
 from .stops import CallInterrupted
 from .variables import Variables, from_frame
 from .whereabouts import differences, read
@@ -119,7 +120,7 @@ class _Reports:
         except KeyboardInterrupt:
             raise
         except BaseException as problem:
-            error = ResultError(rank, f"it cannot be unpickled here: {problem!r}")
+            error = ResultError(rank, f"it cannot be unpickled here: {problem!r}\n{hints.MADE_OF}")
             self.failures[rank] = capture_failure(error)
             self._ends.append(_End(rank, seconds))
             return

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 GENERAL = "Create what cannot be sent inside the function, or keep it out of what is sent."
+MADE_OF = "Return what it is made of instead: numbers, text, arrays, a state_dict."
 
 # Names of types, by the end of their full name: no module is imported to know its types.
 _ADVICE: dict[str, str] = {
@@ -56,7 +57,7 @@ def advice(obj: Any, user: str, what: str) -> str:
     what: what is sent; of a "result", nothing can be made elsewhere.
     """
     if what == "result":
-        return "Return what it is made of instead: numbers, text, arrays, a state_dict."
+        return MADE_OF
     if isinstance(obj, io.IOBase):
         return f"Open it inside {user}, and send its path."
     if isinstance(obj, types.ModuleType):

@@ -291,7 +291,7 @@ def test_every_error_survives_pickling(error: Exception) -> None:
         assert getattr(again, name, None) == getattr(error, name, None)
 
 
-def test_a_result_error_names_the_rank_and_is_a_pickle_error() -> None:
+def test_a_result_error_is_a_pickle_error() -> None:
     error = ResultError(2, "No module named 'x'")
     assert isinstance(error, pickle.PickleError)
     assert str(error) == "the result cannot be returned: No module named 'x'"
