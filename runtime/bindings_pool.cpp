@@ -206,7 +206,12 @@ void bind_pool(py::module_& m) {
         .def("end", &RankPool::end, unlocked,
              "Ends all processes and waits until they are gone; calls under way end as lost.")
         .def("set_spares", &RankPool::set_spares, unlocked)
-        .def("take", &RankPool::take, unlocked)
+        .def(
+            "take",
+            [](RankPool& p, int count, bool early) {
+                return p.take(count, early ? Imports::first : Imports::all);
+            },
+            "count"_a, py::kw_only(), "early"_a = false, unlocked)
         .def(
             "warm",
             [](RankPool& p, int devices, const std::optional<std::string>& visible, double idle) {
@@ -225,10 +230,12 @@ void bind_pool(py::module_& m) {
         .def("cut_short", &RankPool::cut_short, unlocked)
         .def(
             "start_service",
-            [](RankPool& p, const std::string& entry, const std::string& config, double linger) {
-                return p.start_service(entry, config, to_ms(linger).value());
+            [](RankPool& p, const std::string& entry, const std::string& config, double linger,
+               bool early) {
+                return p.start_service(entry, config, to_ms(linger).value(),
+                                       early ? Imports::first : Imports::all);
             },
-            unlocked)
+            "entry"_a, "config"_a, "linger"_a, py::kw_only(), "early"_a = false, unlocked)
         .def(
             "whereabouts",
             [](RankPool& p, const std::vector<ChildId>& children, bool stack) {

@@ -32,8 +32,9 @@ RankRegister open_register(int fd) {
 // inherited but the socket, which becomes descriptor 3. None as `ranks`: own group only.
 void enter_rank(RankRegister* ranks, int out, int err, int socket) {
     lead_session(ranks ? std::move(*ranks) : RankRegister());
-    const UniqueFd null(checked(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+    UniqueFd null(checked(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
     checked(::dup2(null.get(), 0), "stdin of a rank");
+    null.reset();  // its number may be the socket's
     checked(::dup2(out, 1), "stdout of a rank");
     checked(::dup2(err, 2), "stderr of a rank");
     if (socket == kSocketFd)

@@ -47,11 +47,10 @@ void PoolThread::guard_lost() {
 
 void PoolThread::all_lost() {
     control_.reset();
-    fork_server_up_ = false;
     std::vector<ChildId> lost;
     for (const auto& [id, child] : children_) lost.push_back(id);
     for (const ChildId id : lost) died(id, {});
-    for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
+    no_fork_server();
 }
 
 void PoolThread::never_forked(const std::vector<ChildId>& ids) {

@@ -76,8 +76,6 @@ ChildId child_of(const std::string& text) {
 }  // namespace
 
 void PoolThread::start_fork_server() {
-    fork_server_up_ = false;
-    fork_server_times_.clear();
     auto control = packet_pair();
     if (!control) return trouble(control.error().message, false);
     auto& [ours, theirs] = control.value();
@@ -108,15 +106,20 @@ void PoolThread::order_service_or_rank(ChildId id, Child child) {
     never_forked({id});
 }
 
-void PoolThread::order(const std::vector<ChildId>& ids) {
-    for (const ChildId id : ids) order_service_or_rank(id, Child{});
+void PoolThread::order(const std::vector<ChildId>& ids, Imports needed) {
+    for (const ChildId id : ids) {
+        Child child;
+        child.needed = needed;
+        order_service_or_rank(id, std::move(child));
+    }
 }
 
 void PoolThread::start_service(ChildId id, std::string entry, std::string config,
-                               std::chrono::milliseconds linger,
+                               std::chrono::milliseconds linger, Imports needed,
                                std::shared_ptr<QueryTicket> ticket) {
     Child child;
     child.kind = Child::Kind::service;
+    child.needed = needed;
     child.entry = std::move(entry);
     child.config = std::move(config);
     child.linger = linger;
@@ -140,7 +143,7 @@ void PoolThread::refill() {
             pool_.spares_.push_back(pool_.next_child_++);
         }
     }
-    order(ids);
+    order(ids, Imports::all);
 }
 
 void PoolThread::warm(const std::vector<std::pair<ChildId, int>>& orders,
@@ -167,9 +170,12 @@ void PoolThread::fork_what_is_ordered() {
     while (!ordered_.empty()) {
         if (!control_ && link_) start_fork_server();
         if (!control_) return never_forked({ordered_.begin(), ordered_.end()});
-        if (!fork_server_up_) return;
-        const auto count = std::min(ordered_.size(), kForksPerOrder);
-        const auto end = ordered_.begin() + static_cast<std::ptrdiff_t>(count);
+        // It may still be importing: it reads each order when it can carry it out.
+        const Imports needed = children_.at(ordered_.front()).needed;
+        const auto limit = ordered_.begin() +
+                           static_cast<std::ptrdiff_t>(std::min(ordered_.size(), kForksPerOrder));
+        const auto end = std::find_if(
+            ordered_.begin(), limit, [&](ChildId id) { return children_.at(id).needed != needed; });
         const std::vector<ChildId> ids(ordered_.begin(), end);
         const Sent sent = send_order(ids);
         if (sent == Sent::full) return;  // its next answer brings us back here
@@ -193,7 +199,9 @@ Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
         list.push_back(std::move(entry));
         for (const auto& end : child.ends) fds.push_back(end.get());
     }
-    const nlohmann::json asked{{"children", list}, {"processes", process_limit()}};
+    const nlohmann::json asked{{"children", list},
+                               {"processes", process_limit()},
+                               {"early", children_.at(ids.front()).needed == Imports::first}};
     const std::string order = asked.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
     if (sent != Sent::yes) return sent;
@@ -213,12 +221,12 @@ void PoolThread::read_control() {
         if (packet->bytes.empty()) return fork_server_lost();
         const auto news = nlohmann::json::parse(packet->bytes, nullptr, false);
         if (!news.is_object()) continue;
+        if (news.contains("early")) imported(1, news["early"].dump());
         if (news.contains("ready")) {
             fork_server_up_ = true;
             starts_that_failed_ = 0;
-            fork_server_times_ = news["ready"].dump();
-            for (auto& waiter : std::exchange(ready_waiters_, {}))
-                waiter->answer(0, fork_server_times_);
+            imported(0, news["ready"].dump());
+            ready_waiters_.clear();
         }
         if (news.contains("error") && news["error"].is_string())
             trouble(news["error"].get<std::string>(), false);
@@ -230,29 +238,30 @@ void PoolThread::read_control() {
     }
 }
 
+void PoolThread::imported(ChildId stage, std::string times) {
+    for (const auto& waiter : ready_waiters_) waiter->answer(stage, times);
+    fork_server_times_[stage] = std::move(times);
+}
+
 void PoolThread::fork_server_lost() {
     control_.reset();
     const bool refused = std::exchange(fork_server_refused_, false);
     if (!refused) trouble("the fork server ended", false);
-    for (auto& waiter : std::exchange(ready_waiters_, {})) waiter->answer(0, std::nullopt);
+    // One that does not come up will not come up for those in the queue either.
+    const bool hopeless = refused || (!fork_server_up_ && ++starts_that_failed_ == kMaxStarts);
+    if (hopeless) starts_that_failed_ = 0;
+    // What was asked of it and not done is asked of the next one. Those children still have their
+    // own ends, and what was sent to them waits there.
     std::vector<ChildId> lost;
-    if (fork_server_up_) {
-        // What was asked of it and not done is asked of the next one. Those children still have
-        // their own ends, and what was sent to them waits there.
-        ordered_.clear();
-        for (const auto& [id, child] : children_) {
-            if (child.state != Child::State::ordered) continue;
-            if (child.orders < kMaxOrders)
-                ordered_.push_back(id);
-            else
-                lost.push_back(id);
-        }
-    } else if (refused || ++starts_that_failed_ == kMaxStarts) {
-        // One that does not come up will not come up for those in the queue either.
-        starts_that_failed_ = 0;
-        lost.assign(ordered_.begin(), ordered_.end());
+    ordered_.clear();
+    for (const auto& [id, child] : children_) {
+        if (child.state != Child::State::ordered) continue;
+        if (hopeless || child.orders >= kMaxOrders)
+            lost.push_back(id);
+        else
+            ordered_.push_back(id);
     }
-    fork_server_up_ = false;
+    no_fork_server();
     forks_under_way_ = 0;
     early_exits_.clear();
     never_forked(lost);
@@ -288,10 +297,17 @@ void PoolThread::forked(ChildId id, pid_t pid) {
 }
 
 void PoolThread::fork_server_ready(std::shared_ptr<QueryTicket> ticket) {
-    if (fork_server_up_) return ticket->answer(0, fork_server_times_);
     if (!control_ && link_) start_fork_server();
-    if (!control_) return ticket->answer(0, std::nullopt);
-    ready_waiters_.push_back(std::move(ticket));
+    for (const auto& [stage, times] : fork_server_times_) ticket->answer(stage, times);
+    if (!fork_server_up_) ready_waiters_.push_back(std::move(ticket));
+    if (!control_) no_fork_server();
+}
+
+void PoolThread::no_fork_server() {
+    fork_server_up_ = false;
+    fork_server_times_.clear();
+    for (const auto& waiter : std::exchange(ready_waiters_, {}))
+        for (const ChildId stage : {0, 1}) waiter->answer(stage, std::nullopt);
 }
 
 }  // namespace sgpu

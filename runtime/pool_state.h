@@ -35,6 +35,7 @@ struct Child {
     enum class Kind { rank, service };
     State state = State::ordered;
     Kind kind = Kind::rank;
+    Imports needed = Imports::all;
     std::string key;
     std::string entry;   // of a service
     std::string config;  // of a service

@@ -27,14 +27,15 @@ public:
     void set_spares(int count);
     void warm(const std::vector<std::pair<ChildId, int>>& orders,
               const std::optional<std::string>& visible, Clock::time_point until);
-    void order(const std::vector<ChildId>& ids);
+    void order(const std::vector<ChildId>& ids, Imports needed);
     void retire(const std::vector<ChildId>& ids);
     void kill(const std::vector<ChildId>& ids);
     void begin_call(CallRequest request, const std::shared_ptr<CallTicket>& ticket);
     void stop(CallId id);
     void cut_short(CallId id);
     void start_service(ChildId id, std::string entry, std::string config,
-                       std::chrono::milliseconds linger, std::shared_ptr<QueryTicket> ticket);
+                       std::chrono::milliseconds linger, Imports needed,
+                       std::shared_ptr<QueryTicket> ticket);
     void whereabouts(const std::vector<ChildId>& ids, bool stack,
                      const std::shared_ptr<QueryTicket>& ticket);
     void fork_server_ready(std::shared_ptr<QueryTicket> ticket);
@@ -53,6 +54,8 @@ private:
     void start_fork_server();
     void read_control();
     void fork_server_lost();
+    void imported(ChildId stage, std::string times);
+    void no_fork_server();
     void fork_what_is_ordered();
     Sent send_order(const std::vector<ChildId>& ids);
     void forked(ChildId id, pid_t pid);
@@ -105,7 +108,7 @@ private:
     bool fork_server_up_ = false;
     int starts_that_failed_ = 0;        // of fork servers, in a row
     bool fork_server_refused_ = false;  // the guard could not fork it, and has said why
-    std::string fork_server_times_;
+    std::map<ChildId, std::string> fork_server_times_;  // what fork_server_ready() answers
     std::vector<std::shared_ptr<QueryTicket>> ready_waiters_;
 
     std::map<ChildId, Child> children_;

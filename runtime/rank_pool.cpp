@@ -133,7 +133,7 @@ void RankPool::set_spares(int count) {
     post([this, count] { core_->set_spares(count); });
 }
 
-std::vector<ChildId> RankPool::take(int count) {
+std::vector<ChildId> RankPool::take(int count, Imports needed) {
     std::vector<ChildId> ids;
     std::vector<ChildId> missing;
     std::vector<ChildId> unfit;
@@ -150,7 +150,7 @@ std::vector<ChildId> RankPool::take(int count) {
         }
     }
     if (!unfit.empty()) retire(std::move(unfit));
-    if (!missing.empty()) post([this, missing] { core_->order(missing); });
+    if (!missing.empty()) post([=, this] { core_->order(missing, needed); });
     return ids;
 }
 
@@ -230,14 +230,15 @@ void RankPool::cut_short(CallId call) {
 }
 
 std::pair<ChildId, std::shared_ptr<QueryTicket>> RankPool::start_service(
-    const std::string& entry, const std::string& config, std::chrono::milliseconds linger) {
+    const std::string& entry, const std::string& config, std::chrono::milliseconds linger,
+    Imports needed) {
     ChildId id = 0;
     {
         const std::lock_guard lock(mutex_);
         id = next_child_++;
     }
     auto ticket = std::make_shared<QueryTicket>(1);
-    if (!post([=, this] { core_->start_service(id, entry, config, linger, ticket); }))
+    if (!post([=, this] { core_->start_service(id, entry, config, linger, needed, ticket); }))
         ticket->answer(id, std::nullopt);
     return {id, ticket};
 }
@@ -254,9 +255,9 @@ std::shared_ptr<QueryTicket> RankPool::whereabouts(const std::vector<ChildId>& c
 }
 
 std::shared_ptr<QueryTicket> RankPool::fork_server_ready() {
-    auto ticket = std::make_shared<QueryTicket>(1);
+    auto ticket = std::make_shared<QueryTicket>(2);
     if (!post([this, ticket] { core_->fork_server_ready(ticket); }))
-        ticket->answer(0, std::nullopt);
+        for (const ChildId stage : {0, 1}) ticket->answer(stage, std::nullopt);
     return ticket;
 }
 

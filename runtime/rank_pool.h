@@ -43,6 +43,10 @@ struct PoolPids {
     std::map<ChildId, pid_t> children;
 };
 
+// Those of the fork server's imports that a child waits for: all, or only torch and what ranks run
+// on. A child with the first only has to import the rest itself if it needs it.
+enum class Imports { all, first };
+
 class PoolThread;
 
 // A private folder, a guard with a fork server below it, ranks below that, and one thread that owns
@@ -66,7 +70,7 @@ public:
     // Keeps `count` forked children that nobody uses, from now on; those beyond are retired.
     void set_spares(int count);
     // Hands over `count` children, spares first. They are the caller's until retired or dead.
-    std::vector<ChildId> take(int count);
+    std::vector<ChildId> take(int count, Imports needed = Imports::all);
     // From now on, until `idle` has passed without another such request, spares make their CUDA
     // contexts ahead, one on each of the first `devices`; `take` gives rank N the one for device N.
     // Then those that have one are replaced. `visible`: CUDA_VISIBLE_DEVICES, absent if not set;
@@ -92,14 +96,17 @@ public:
     // Starts a helper process that runs `entry` ("module:function") with the JSON `config`. The
     // ticket's answer is what it reports once it is ready. With `linger` it may outlive the
     // notebook by that much, to finish its work.
-    std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(
-        const std::string& entry, const std::string& config, std::chrono::milliseconds linger);
+    std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(const std::string& entry,
+                                                                   const std::string& config,
+                                                                   std::chrono::milliseconds linger,
+                                                                   Imports needed = Imports::all);
     // Where children are, whatever they are stuck in: JSON of the fields of Stack (wire.md).
     // Without `stack` only what they wait for, and nothing of theirs is disturbed. A process that
     // the system has stopped does not answer, so the caller bounds its wait.
     enum class Ask { stack_too, collectives_only };
     std::shared_ptr<QueryTicket> whereabouts(const std::vector<ChildId>& children, Ask ask);
-    // Answered, with the times of its imports as JSON, once the fork server can fork.
+    // Answered, with the times of its imports as JSON, once the fork server can fork: for 1 when it
+    // has the first of them, for 0 when it has all.
     std::shared_ptr<QueryTicket> fork_server_ready();
 
     // Readable when there is output to take, and when the pool has broken.

@@ -70,6 +70,7 @@ class Group:
     device: str
     note: str = ""  # for the status line
     devices: tuple[accelerator.Device, ...] = ()  # GPUs of the ranks, in rank order
+    early: bool = False  # it waits for the first imports only
 
 
 def run(
@@ -122,9 +123,9 @@ def _run(
         handle = owner.tracker().begin(call_name, surroundings, tags=tags, mode=track)
         if options.source is not None:
             handle.log_text(options.source(), "source.py")
-    warm = owner.fork_server_up()
+    warm = owner.fork_server_up(group.early)
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
-    line.imports = owner.import_seconds
+    line.imports = lambda: owner.import_seconds(group.early)
     out = owner.output
     notes = [group.note, out.late_note(logs.folder_of_all(owner))]
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
@@ -219,7 +220,7 @@ def _watch(
         peers.look(view)
         line.show(
             view,
-            ready=owner.fork_server_up(),
+            ready=owner.fork_server_up(group.early),
             quiet=watch.look(view, sink.last_output),
             gpus=gpu_report.gpu_report(group.devices),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import accelerator, call, gpu_claims, gpu_warm, pool, serialize
+from . import accelerator, call, early, gpu_claims, gpu_warm, pool, serialize
 from .sessions import session
 
 
@@ -26,7 +26,9 @@ def run_function(
     children: list[int] = []
     try:
         gpu_warm.check(owner)
-        children = owner.core.take(ranks)
+        # Those of a session wait for all imports: what a rank imports by itself it has for itself.
+        begins_early = not owner.fork_server_up() and early.may_begin_early(payload)
+        children = owner.core.take(ranks, early=begins_early)
         group = call.Group(
             members=list(enumerate(children)),
             world=ranks,
@@ -34,6 +36,7 @@ def run_function(
             epoch=f"{owner.token}-f{children[0]}",
             device=here.label,
             note=claim.note,
+            early=begins_early,
             devices=here.devices[:ranks],
         )
         ended = call.run(owner, group, "function", payload, options)

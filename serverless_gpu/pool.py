@@ -78,13 +78,14 @@ class Pool:
     def folder(self) -> Path:
         return Path(self.core.folder)
 
-    def fork_server_up(self) -> bool:
-        """Whether calls find a warm fork server."""
-        return bool(self.ready.answers().get(0))
+    def fork_server_up(self, early: bool = False) -> bool:
+        """Whether calls find a warm fork server. `early`: one that has the first imports."""
+        return bool(self.ready.answers().get(int(early)))
 
-    def import_seconds(self) -> float:
-        """What the fork server has spent on imports; 0 if it is not up yet."""
-        answer = self.ready.answers().get(0)
+    def import_seconds(self, early: bool = False) -> float:
+        """What the fork server has spent on imports, or on the first of them; 0 if it is not that
+        far yet."""
+        answer = self.ready.answers().get(int(early))
         return sum(json.loads(answer)["imports"].values()) if answer else 0.0
 
     def _service(
@@ -94,11 +95,12 @@ class Pool:
         path: Path,
         linger: float,
         config: dict[str, object],
+        early: bool = False,
     ) -> tuple[int, str]:
         """The running service, or a new one in its place if it has died: child and path."""
         if old is not None and old[0] not in self.core.dead_children():
             return old
-        child, _ = self.core.start_service(entry, json.dumps(config), linger)
+        child, _ = self.core.start_service(entry, json.dumps(config), linger, early=early)
         return child, str(path)
 
     def store_file(self) -> str:
@@ -122,7 +124,8 @@ class Pool:
             if self._store_failures < _STORE_ATTEMPTS and (dead or self._store is None):
                 self._store_before = _identity(path)
                 entry = "serverless_gpu.rank.rendezvous:main"
-                self._store = self._service(self._store, entry, path, 0, {"store_file": str(path)})
+                config: dict[str, object] = {"store_file": str(path)}
+                self._store = self._service(self._store, entry, path, 0, config, early=True)
             return str(path)
 
     def _refuse_store(self, path: Path, forked: bool) -> None:

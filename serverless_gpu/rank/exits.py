@@ -18,14 +18,16 @@ _REPORTS = (
 )
 
 _last_inherited: object = None
+_asked_first: set[str] = set()  # modules whose report is made only if it is heard
 
 
 def leave_inherited_here() -> None:
-    """Called in the fork server after its imports."""
+    """Called in the fork server after imports; again after more of them."""
     _leave_finalizers()
     for module, name in _REPORTS:
         report = getattr(sys.modules.get(module), name, None)
-        if report is not None:
+        if report is not None and module not in _asked_first:
+            _asked_first.add(module)
             atexit.unregister(report)
             atexit.register(_report_if_heard, report, logging.getLogger(module))
 
@@ -40,9 +42,10 @@ def _leave_finalizers() -> None:
     run_all: Any = getattr(weakref.finalize, "_exitfunc", None)
     if not registry or run_all is None:
         return
-    _last_inherited = next(reversed(registry))
     atexit.unregister(run_all)
-    atexit.register(_finalize, registry, run_all)
+    if _last_inherited is None:
+        atexit.register(_finalize, registry, run_all)
+    _last_inherited = next(reversed(registry))
 
 
 def _finalize(registry: dict[Any, Any], run_all: Callable[[], None]) -> None:

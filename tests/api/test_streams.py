@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from rank_code import rank_number
 
 from serverless_gpu import RankDiedError, distributed
+from tests.support import scripts
 
 #: More lines than go out one by one.
 FLOOD = 3000
@@ -209,3 +211,24 @@ def test_a_redirected_descriptor_takes_what_is_printed(
     assert capfd.readouterr().out == "before\nafter\n"
     with open(path) as f:
         assert f.read() == "to the file\necho too\n"
+
+
+def test_a_rank_keeps_its_channel_whatever_numbers_its_descriptors_had(tmp_path: Path) -> None:
+    """Its input is opened under the lowest free number, which may be the channel's own."""
+    code = """
+        import fcntl, os, socket
+        from serverless_gpu import _core
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        read, write = os.pipe()
+        if os.fork() == 0:
+            out, channel = (fcntl.fcntl(fd, fcntl.F_DUPFD, 40) for fd in (write, theirs.fileno()))
+            os.closerange(3, 40)
+            _core.enter_rank(None, out, out, channel)
+            os.write(1, b"through the pipe")
+            os.write(3, b"through the channel")
+            os._exit(0)
+        os.wait()
+        print(os.read(read, 100).decode(), ours.recv(100).decode(), sep=", ")
+    """
+    script = scripts.run(code, tmp_path)
+    assert script.lines == ["through the pipe, through the channel"]

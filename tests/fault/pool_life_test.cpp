@@ -1,5 +1,7 @@
 // pool_life_test.cpp: spares, services, stacks, retirement, and a pool that is let go of.
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -76,6 +78,29 @@ TEST_F(PoolLife, FewerSparesAreKeptWhenFewerAreWanted) {
 TEST_F(PoolLife, MoreRanksThanOneOrderHoldsAreForked) {
     start();
     EXPECT_EQ(call(70, "ok:many")[69].frames, Words{"many"});
+}
+
+TEST_F(PoolLife, EarlyChildrenAreForkedBeforeEverythingIsImported) {
+    const std::string imported = folder_ / "imported";
+    ASSERT_EQ(::mkfifo(imported.c_str(), 0600), 0);
+    start({"--imported=" + imported});
+    const auto ready = pool_->fork_server_ready();
+    const auto late = begin(pool_->take(1), "ok:late");
+    const auto early = pool_->take(2, Imports::first);
+    const auto [service, up] = pool_->start_service("pause", "{}", 0ms, Imports::first);
+    EXPECT_EQ(finish(begin(early, "ok:early"))[1].frames, Words{"early"});
+    EXPECT_TRUE(readable(up->done_fd()));
+    EXPECT_TRUE(up->answers().at(service).has_value());
+    EXPECT_FALSE(late->done());
+    EXPECT_FALSE(ready->done());
+    EXPECT_TRUE(ready->answers().at(1).has_value()) << "the first imports";
+    // Those that the call has used are taken away; the one for later is still to be made.
+    pool_->retire(early);
+    const UniqueFd done(::open(imported.c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::write(done.get(), "!", 1), 1);
+    EXPECT_EQ(finish(late)[0].frames, Words{"late"});
+    EXPECT_TRUE(readable(ready->done_fd()));
+    EXPECT_TRUE(ready->answers().at(0).has_value());
 }
 
 TEST_F(PoolLife, SparesThatDieAtTheirStartAreNotForkedWithoutEnd) {

@@ -1,14 +1,17 @@
 // fake_fork_server: speaks the fork server's side of the control protocol, without Python.
 //
 //   fake_fork_server LIFELINE [--start=die|die-once:PATH|die-if:PATH|hang] [--fork=fail]
-//   [--rank=NAME] [--register=none]
+//   [--rank=NAME] [--register=none] [--imported=FIFO]
 //
-// LIFELINE is a FIFO that this process and all below it hold open for writing.
+// LIFELINE is a FIFO that this process and all below it hold open for writing. Until somebody opens
+// the FIFO of --imported for writing only early children are forked.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,7 @@ struct Arguments {
     std::string fork;
     std::string rank;
     std::string ranks;
+    std::string imported;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -39,6 +43,7 @@ Arguments parse(int argc, char** argv) {
         if (word.starts_with("--fork=")) arguments.fork = word.substr(7);
         if (word.starts_with("--rank=")) arguments.rank = word.substr(7);
         if (word.starts_with("--register=")) arguments.ranks = word.substr(11);
+        if (word.starts_with("--imported=")) arguments.imported = word.substr(11);
     }
     return arguments;
 }
@@ -73,27 +78,67 @@ void say(const nlohmann::json& news) {
     ::_exit(0);
 }
 
-[[noreturn]] void serve(const Arguments& arguments) {
-    ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
-    auto opened = RankRegister::open(kRegisterFd);
-    RankRegister ranks;
-    if (opened && arguments.ranks != "none") ranks = std::move(opened.value());
-    const int lifeline = ::open(arguments.lifeline.c_str(), O_WRONLY | O_NONBLOCK);
-    misbehave_at_start(arguments.start);
-    say({{"ready", {{"fake", 0.001}}}});
-    for (;;) {
-        pollfd item{kControlFd, POLLIN, 0};
-        ::poll(&item, 1, -1);
-        const auto packet = recv_packet(kControlFd);
-        if (!packet) continue;
-        if (packet->bytes.empty()) ::_exit(0);
-        const auto order = nlohmann::json::parse(packet->bytes);
+class ForkServer {
+public:
+    explicit ForkServer(const Arguments& arguments) : arguments_(arguments) {
+        auto opened = RankRegister::open(kRegisterFd);
+        if (opened && arguments.ranks != "none") ranks_ = std::move(opened.value());
+    }
+
+    [[noreturn]] void serve() {
+        say({{"early", {{"fake", 0.001}}}});
+        if (!arguments_.imported.empty()) serve_early_ones();
+        say({{"ready", {{"fake", 0.002}}}});
+        for (const Packet& packet : for_later_) carry_out(packet);
+        for (;;) {
+            pollfd item{kControlFd, POLLIN, 0};
+            ::poll(&item, 1, -1);
+            if (const auto packet = next()) carry_out(*packet);
+        }
+    }
+
+private:
+    void serve_early_ones() {
+        const int fifo = ::open(arguments_.imported.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        for (;;) {
+            std::array<pollfd, 2> items{{{kControlFd, POLLIN, 0}, {fifo, POLLIN, 0}}};
+            ::poll(items.data(), items.size(), -1);
+            if (items[1].revents) return;
+            auto packet = next();
+            if (!packet) continue;
+            if (nlohmann::json::parse(packet->bytes)["early"])
+                carry_out(*packet);
+            else
+                for_later_.push_back(std::move(*packet));
+        }
+    }
+
+    static std::optional<Packet> next() {
+        auto packet = recv_packet(kControlFd);
+        if (packet && packet->bytes.empty()) ::_exit(0);
+        return packet;
+    }
+
+    void carry_out(const Packet& packet) {
+        const auto order = nlohmann::json::parse(packet.bytes);
         const pid_t guard = ::getppid();
         const pid_t helper = ::fork();
         if (helper == 0)
-            fork_children(order["children"], *packet, arguments, lifeline, guard, ranks);
+            fork_children(order["children"], packet, arguments_, lifeline_, guard, ranks_);
         ::waitpid(helper, nullptr, 0);
     }
+
+    const Arguments& arguments_;
+    RankRegister ranks_;
+    int lifeline_ = ::open(arguments_.lifeline.c_str(), O_WRONLY | O_NONBLOCK);
+    std::vector<Packet> for_later_;
+};
+
+[[noreturn]] void serve(const Arguments& arguments) {
+    ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
+    ForkServer server(arguments);
+    misbehave_at_start(arguments.start);
+    server.serve();
 }
 
 }  // namespace
