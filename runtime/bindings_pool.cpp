@@ -189,6 +189,10 @@ void bind_tickets(py::module_& m) {
 
 void bind_pool(py::module_& m) {
     bind_tickets(m);
+    py::enum_<Imports>(m, "Imports", "What a child waits for of the fork server's imports.")
+        .value("torch", Imports::torch)
+        .value("tracking", Imports::tracking)
+        .value("all", Imports::all);
     const auto unlocked = py::call_guard<py::gil_scoped_release>();
     // Destroying a pool waits for its guard, so it must not hold the GIL.
     struct Unlocked {
@@ -206,12 +210,7 @@ void bind_pool(py::module_& m) {
         .def("end", &RankPool::end, unlocked,
              "Ends all processes and waits until they are gone; calls under way end as lost.")
         .def("set_spares", &RankPool::set_spares, unlocked)
-        .def(
-            "take",
-            [](RankPool& p, int count, bool early) {
-                return p.take(count, early ? Imports::first : Imports::all);
-            },
-            "count"_a, py::kw_only(), "early"_a = false, unlocked)
+        .def("take", &RankPool::take, "count"_a, "needed"_a = Imports::all, unlocked)
         .def(
             "warm",
             [](RankPool& p, int devices, const std::optional<std::string>& visible, double idle) {
@@ -231,11 +230,10 @@ void bind_pool(py::module_& m) {
         .def(
             "start_service",
             [](RankPool& p, const std::string& entry, const std::string& config, double linger,
-               bool early) {
-                return p.start_service(entry, config, to_ms(linger).value(),
-                                       early ? Imports::first : Imports::all);
+               Imports needed) {
+                return p.start_service(entry, config, to_ms(linger).value(), needed);
             },
-            "entry"_a, "config"_a, "linger"_a, py::kw_only(), "early"_a = false, unlocked)
+            unlocked)
         .def(
             "whereabouts",
             [](RankPool& p, const std::vector<ChildId>& children, bool stack) {

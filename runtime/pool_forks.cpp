@@ -170,7 +170,7 @@ void PoolThread::fork_what_is_ordered() {
     while (!ordered_.empty()) {
         if (!control_ && link_) start_fork_server();
         if (!control_) return never_forked({ordered_.begin(), ordered_.end()});
-        // It may still be importing: it reads each order when it can carry it out.
+        // It may still be importing: it carries out each order when it can.
         const Imports needed = children_.at(ordered_.front()).needed;
         const auto limit = ordered_.begin() +
                            static_cast<std::ptrdiff_t>(std::min(ordered_.size(), kForksPerOrder));
@@ -201,7 +201,7 @@ Sent PoolThread::send_order(const std::vector<ChildId>& ids) {
     }
     const nlohmann::json asked{{"children", list},
                                {"processes", process_limit()},
-                               {"early", children_.at(ids.front()).needed == Imports::first}};
+                               {"imports", children_.at(ids.front()).needed}};
     const std::string order = asked.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const Sent sent = send_packet(control_.get(), order, fds, Wait::no);
     if (sent != Sent::yes) return sent;
@@ -221,13 +221,7 @@ void PoolThread::read_control() {
         if (packet->bytes.empty()) return fork_server_lost();
         const auto news = nlohmann::json::parse(packet->bytes, nullptr, false);
         if (!news.is_object()) continue;
-        if (news.contains("early")) imported(1, news["early"].dump());
-        if (news.contains("ready")) {
-            fork_server_up_ = true;
-            starts_that_failed_ = 0;
-            imported(0, news["ready"].dump());
-            ready_waiters_.clear();
-        }
+        if (news.contains("imported")) imported(news["imported"]);
         if (news.contains("error") && news["error"].is_string())
             trouble(news["error"].get<std::string>(), false);
         if (!news.contains("forked")) continue;
@@ -238,9 +232,14 @@ void PoolThread::read_control() {
     }
 }
 
-void PoolThread::imported(ChildId stage, std::string times) {
-    for (const auto& waiter : ready_waiters_) waiter->answer(stage, times);
-    fork_server_times_[stage] = std::move(times);
+void PoolThread::imported(const nlohmann::json& news) {
+    const auto stage = news.value("stage", ChildId{0});
+    fork_server_times_[stage] = news.dump();
+    for (const auto& waiter : ready_waiters_) waiter->answer(stage, fork_server_times_[stage]);
+    if (stage + 1 < kStages) return;
+    fork_server_up_ = true;
+    starts_that_failed_ = 0;
+    ready_waiters_.clear();
 }
 
 void PoolThread::fork_server_lost() {
@@ -307,7 +306,7 @@ void PoolThread::no_fork_server() {
     fork_server_up_ = false;
     fork_server_times_.clear();
     for (const auto& waiter : std::exchange(ready_waiters_, {}))
-        for (const ChildId stage : {0, 1}) waiter->answer(stage, std::nullopt);
+        for (ChildId stage = 0; stage < kStages; ++stage) waiter->answer(stage, std::nullopt);
 }
 
 }  // namespace sgpu

@@ -12,6 +12,8 @@
 
 namespace sgpu {
 
+constexpr ChildId kStages = 1 + static_cast<ChildId>(Imports::all);
+
 // Threads: the pool's thread only, but for the constructor and run().
 class PoolThread {
 public:
@@ -54,7 +56,7 @@ private:
     void start_fork_server();
     void read_control();
     void fork_server_lost();
-    void imported(ChildId stage, std::string times);
+    void imported(const nlohmann::json& news);
     void no_fork_server();
     void fork_what_is_ordered();
     Sent send_order(const std::vector<ChildId>& ids);

@@ -255,9 +255,9 @@ std::shared_ptr<QueryTicket> RankPool::whereabouts(const std::vector<ChildId>& c
 }
 
 std::shared_ptr<QueryTicket> RankPool::fork_server_ready() {
-    auto ticket = std::make_shared<QueryTicket>(2);
+    auto ticket = std::make_shared<QueryTicket>(kStages);
     if (!post([this, ticket] { core_->fork_server_ready(ticket); }))
-        for (const ChildId stage : {0, 1}) ticket->answer(stage, std::nullopt);
+        for (ChildId stage = 0; stage < kStages; ++stage) ticket->answer(stage, std::nullopt);
     return ticket;
 }
 

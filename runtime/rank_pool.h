@@ -43,9 +43,9 @@ struct PoolPids {
     std::map<ChildId, pid_t> children;
 };
 
-// Those of the fork server's imports that a child waits for: all, or only torch and what ranks run
-// on. A child with the first only has to import the rest itself if it needs it.
-enum class Imports { all, first };
+// The stages of the fork server's imports, each with those before it. A child waits for the stage
+// that it needs; what comes later it would have to import itself.
+enum class Imports { torch, tracking, all };
 
 class PoolThread;
 
@@ -99,14 +99,14 @@ public:
     std::pair<ChildId, std::shared_ptr<QueryTicket>> start_service(const std::string& entry,
                                                                    const std::string& config,
                                                                    std::chrono::milliseconds linger,
-                                                                   Imports needed = Imports::all);
+                                                                   Imports needed);
     // Where children are, whatever they are stuck in: JSON of the fields of Stack (wire.md).
     // Without `stack` only what they wait for, and nothing of theirs is disturbed. A process that
     // the system has stopped does not answer, so the caller bounds its wait.
     enum class Ask { stack_too, collectives_only };
     std::shared_ptr<QueryTicket> whereabouts(const std::vector<ChildId>& children, Ask ask);
-    // Answered, with the times of its imports as JSON, once the fork server can fork: for 1 when it
-    // has the first of them, for 0 when it has all.
+    // Answered for each stage of its imports, with what they took as JSON, when the fork server has
+    // reached it.
     std::shared_ptr<QueryTicket> fork_server_ready();
 
     // Readable when there is output to take, and when the pool has broken.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import (
+    _core,
     accelerator,
     captured,
     environ,
@@ -70,7 +71,7 @@ class Group:
     device: str
     note: str = ""  # for the status line
     devices: tuple[accelerator.Device, ...] = ()  # GPUs of the ranks, in rank order
-    early: bool = False  # it waits for the first imports only
+    imports: _core.Imports = _core.Imports.all  # of the fork server, that they wait for
 
 
 def run(
@@ -123,9 +124,9 @@ def _run(
         handle = owner.tracker().begin(call_name, surroundings, tags=tags, mode=track)
         if options.source is not None:
             handle.log_text(options.source(), "source.py")
-    warm = owner.fork_server_up(group.early)
+    warm = owner.fork_server_up(group.imports)
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
-    line.imports = lambda: owner.import_seconds(group.early)
+    line.imports = lambda: owner.import_seconds(group.imports)
     out = owner.output
     notes = [group.note, out.late_note(logs.folder_of_all(owner))]
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
@@ -220,7 +221,7 @@ def _watch(
         peers.look(view)
         line.show(
             view,
-            ready=owner.fork_server_up(group.early),
+            ready=owner.fork_server_up(group.imports),
             quiet=watch.look(view, sink.last_output),
             gpus=gpu_report.gpu_report(group.devices),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import accelerator, call, early, gpu_claims, gpu_warm, pool, serialize
+from . import _core, accelerator, call, early, gpu_claims, gpu_warm, pool, serialize
 from .sessions import session
 
 
@@ -27,8 +27,9 @@ def run_function(
     try:
         gpu_warm.check(owner)
         # Those of a session wait for all imports: what a rank imports by itself it has for itself.
-        begins_early = not owner.fork_server_up() and early.may_begin_early(payload)
-        children = owner.core.take(ranks, early=begins_early)
+        up = owner.fork_server_up()
+        imports = _core.Imports.all if up else early.imports_needed(payload)
+        children = owner.core.take(ranks, imports)
         group = call.Group(
             members=list(enumerate(children)),
             world=ranks,
@@ -36,7 +37,7 @@ def run_function(
             epoch=f"{owner.token}-f{children[0]}",
             device=here.label,
             note=claim.note,
-            early=begins_early,
+            imports=imports,
             devices=here.devices[:ranks],
         )
         ended = call.run(owner, group, "function", payload, options)

@@ -1,9 +1,9 @@
 """Which calls begin before everything is imported that ranks may need.
 
 The first call of a notebook waits for the imports of the process that ranks are forked from. Half
-of that time goes to what an optimizer, `torch.compile` or MLflow needs. A call that names none of
-it gets ranks as soon as torch is there. Were it to need it after all, each of its ranks would have
-to import it by itself, which takes longer: so in doubt a call waits.
+of that time goes to MLflow and to what an optimizer or `torch.compile` needs. A call that names
+none of it gets ranks as soon as torch is there. Were it to need it after all, each of its ranks
+would have to import it by itself, which takes longer: so in doubt a call waits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import importlib.util
 import pickletools
 import sys
 
+from ._core import Imports
 from .serialize import Payload
 
 #: What ranks have from the first imports, or what costs next to nothing.
-_LIGHT = {"__main__", "torch", "numpy", "cloudpickle", "serverless_gpu", "IPython"}
-#: Names behind which the later imports lie, of torch but for the last line.
+_THERE = {"__main__", "torch", "numpy", "cloudpickle", "serverless_gpu", "IPython"}
+#: Names behind which the last of the imports lie, of torch but for the last line.
 _LATER = {
     *("optim", "compile", "compiler", "_dynamo", "_inductor", "export", "profiler", "testing"),
     *("func", "fx", "onnx", "checkpoint", "DataParallel", "DistributedDataParallel"),
@@ -28,25 +29,29 @@ _LATER = {
 _LOOKED_THROUGH = 32 * 1024
 
 
-def may_begin_early(payload: Payload) -> bool:
-    """Whether this request names nothing that the first imports lack. False in doubt."""
+def imports_needed(payload: Payload) -> Imports:
+    """What ranks must find imported for this request; all in doubt."""
     stream = payload.frames[0]
     if not 0 < len(stream) <= _LOOKED_THROUGH:
-        return False
+        return Imports.all
     words = {word for _, word, _ in pickletools.genops(stream) if isinstance(word, str)}
-    return all(map(_is_light, words))
+    return Imports(max((int(_needed_for(word)) for word in words), default=0))
 
 
-def _is_light(word: str) -> bool:
+def _needed_for(word: str) -> Imports:
     parts = word.split(".")
     if not all(part.isidentifier() for part in parts) or parts[1:] == ["py"]:
-        return True  # a text or a file's name
+        return Imports.torch  # a text or a file's name
+    top, beside = parts[0], parts[1:]
+    if top == "mlflow":
+        return Imports.tracking
     if not _LATER.isdisjoint(parts):
-        return False
-    if parts[:2] == ["torch", "distributed"]:
-        return parts[2:] in ([], ["distributed_c10d"])
-    top = parts[0]
-    return top in _LIGHT or top in sys.stdlib_module_names or not _can_be_imported(top)
+        return Imports.all
+    if top == "torch" and beside[:1] == ["distributed"]:
+        there = beside[1:] in ([], ["distributed_c10d"])
+    else:
+        there = top in _THERE or top in sys.stdlib_module_names or not _can_be_imported(top)
+    return Imports.torch if there else Imports.all
 
 
 def _can_be_imported(top: str) -> bool:

@@ -33,6 +33,8 @@ _FORK_SERVER = (
 _ENDED = "the fork server ended"
 #: What the tracker may take after the notebook's end, to write what ranks have logged, in seconds.
 TRACKER_LINGER = 2.0
+#: Seconds that the end of a notebook waits for a tracker that has not started yet.
+TRACKER_START = 10.0
 #: So many rendezvous processes in a row may end before they are up; then there is none.
 _STORE_ATTEMPTS = 3
 
@@ -78,14 +80,13 @@ class Pool:
     def folder(self) -> Path:
         return Path(self.core.folder)
 
-    def fork_server_up(self, early: bool = False) -> bool:
-        """Whether calls find a warm fork server. `early`: one that has the first imports."""
-        return bool(self.ready.answers().get(int(early)))
+    def fork_server_up(self, needed: _core.Imports = _core.Imports.all) -> bool:
+        """Whether calls that need these imports find a warm fork server."""
+        return bool(self.ready.answers().get(int(needed)))
 
-    def import_seconds(self, early: bool = False) -> float:
-        """What the fork server has spent on imports, or on the first of them; 0 if it is not that
-        far yet."""
-        answer = self.ready.answers().get(int(early))
+    def import_seconds(self, needed: _core.Imports = _core.Imports.all) -> float:
+        """What the fork server has spent on these imports; 0 if it does not have them yet."""
+        answer = self.ready.answers().get(int(needed))
         return sum(json.loads(answer)["imports"].values()) if answer else 0.0
 
     def _service(
@@ -95,12 +96,12 @@ class Pool:
         path: Path,
         linger: float,
         config: dict[str, object],
-        early: bool = False,
+        needed: _core.Imports,
     ) -> tuple[int, str]:
         """The running service, or a new one in its place if it has died: child and path."""
         if old is not None and old[0] not in self.core.dead_children():
             return old
-        child, _ = self.core.start_service(entry, json.dumps(config), linger, early=early)
+        child, _ = self.core.start_service(entry, json.dumps(config), linger, needed)
         return child, str(path)
 
     def store_file(self) -> str:
@@ -124,8 +125,9 @@ class Pool:
             if self._store_failures < _STORE_ATTEMPTS and (dead or self._store is None):
                 self._store_before = _identity(path)
                 entry = "serverless_gpu.rank.rendezvous:main"
-                config: dict[str, object] = {"store_file": str(path)}
-                self._store = self._service(self._store, entry, path, 0, config, early=True)
+                self._store = self._service(
+                    self._store, entry, path, 0, {"store_file": str(path)}, _core.Imports.torch
+                )
             return str(path)
 
     def _refuse_store(self, path: Path, forked: bool) -> None:
@@ -153,7 +155,9 @@ class Pool:
                 "outlives_guard": True,
             }
             entry = "serverless_gpu.tracking.tracker:main"
-            self._tracker_service = self._service(old, entry, path, TRACKER_LINGER, config)
+            self._tracker_service = self._service(
+                old, entry, path, TRACKER_LINGER, config, _core.Imports.tracking
+            )
             return self._tracker_service[1]
 
     def start_tracker(self) -> None:
@@ -168,6 +172,13 @@ class Pool:
             if self._tracker is None:
                 self._tracker = Tracker(self._tracker_socket)
             return self._tracker
+
+    def _end_tracking(self) -> None:
+        """A quick first call may be over before there is a tracker: its run must not be lost."""
+        if self._tracker is not None:
+            lost = self._tracker.close(0.0 if self.core.trouble else TRACKER_START)
+            if lost:
+                print(lost, file=sys.stderr)
 
     def why_dead(self) -> str:
         """What is known about a process that ended unexpectedly: one line, "" if nothing."""
@@ -249,8 +260,7 @@ def stop() -> None:
     with _lock, stops.held():
         old, _pool = _pool, None
         if old is not None:
-            if old._tracker is not None:
-                old._tracker.close()
+            old._end_tracking()
             _discard(old)
 
 

@@ -60,6 +60,7 @@ CLOSE_S = 0.5
 RECONNECT_S = 1.0  # at least this long between two attempts to reach a tracker that is away
 
 _SEND_BYTES = 4 << 20
+_LOOK_S = 0.01
 
 
 class Tracker:
@@ -114,18 +115,25 @@ class Tracker:
             self._post(begin)
         return handle
 
-    def close(self) -> None:
+    def close(self, start_limit_s: float = 0.0) -> str:
         """Tells the tracker to end; runs still open become KILLED. Waits until it has received that
-        and all before, CLOSE_S at most, but for nothing that it does."""
+        and all before, CLOSE_S at most, but for nothing that it does. If it has not even started it
+        is given ``start_limit_s`` for that. Returns what is lost, in words; "" if nothing."""
+        deadline = time.monotonic() + start_limit_s
+        while not self._address()[1] and self._outgoing and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
         with self._lock:
             if self._sock is None:
-                return
+                count = len(self._handles)
+                runs = "the run is" if count == 1 else f"{count} runs are"
+                return f"MLflow: no tracker came up; {runs} not recorded" if count else ""
             self._post(Bye())
             if self._sock is not None and not self._outgoing:
                 poller = select.poll()
                 poller.register(self._sock, select.POLLRDHUP)
                 poller.poll(CLOSE_S * 1000)
             self._disconnect()
+            return ""
 
     # ---- used by RunHandle
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,8 @@ import torch.distributed as dist
 import torch.optim
 
 from serverless_gpu import serialize
-from serverless_gpu.early import may_begin_early
+from serverless_gpu._core import Imports
+from serverless_gpu.early import imports_needed
 from tests.support import scripts
 
 
@@ -48,7 +50,7 @@ def _request(function: Callable[..., Any], *args: Any) -> Iterator[serialize.Pay
 )
 def test_what_needs_only_torch_begins_early(source: str) -> None:
     with _request(_by_value(source, torch=torch, dist=dist)) as payload:
-        assert may_begin_early(payload)
+        assert imports_needed(payload) == Imports.torch
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,6 @@ def test_what_needs_only_torch_begins_early(source: str) -> None:
         "def f():\n from torch.nn.parallel import DistributedDataParallel as D\n return D",
         "def f():\n from torch.distributed.fsdp import fully_shard\n return fully_shard",
         "def f():\n import torch.distributed.checkpoint as c\n return c",
-        "def f():\n import mlflow\n mlflow.log_metric('loss', 1)",
         "def f():\n import pytest\n return pytest",  # somebody's package: who knows what it needs
         "def f(): return psutil.Process()",
         "def f():\n import importlib\n return importlib.import_module('torch.optim')",
@@ -73,23 +74,29 @@ def test_what_needs_more_or_may_waits(source: str) -> None:
 
     names = {"torch": torch, "dist": dist, "optim": torch.optim, "psutil": psutil}
     with _request(_by_value(source, **names)) as payload:
-        assert not may_begin_early(payload)
+        assert imports_needed(payload) == Imports.all
+
+
+def test_what_logs_waits_for_mlflow_only() -> None:
+    for source in ("def f(): mlflow.log_metric('a', 1)", "def f(): import mlflow.pytorch"):
+        with _request(_by_value(source)) as payload:
+            assert imports_needed(payload) == Imports.tracking
 
 
 def test_arguments_count_too() -> None:
     plain = _by_value("def f(x): return x")
-    for light in (1, "text", [np.ones(3)], torch.ones(3), torch.nn.Linear(2, 2)):
+    for light in (1, "text", os.fspath, Path, [np.ones(3)], torch.ones(3), torch.nn.Linear(2, 2)):
         with _request(plain, light) as payload:
-            assert may_begin_early(payload), light
+            assert imports_needed(payload) == Imports.torch, light
     weights = [torch.nn.Parameter(torch.ones(1))]
-    for heavy in (torch.optim.SGD(weights, lr=0.1), torch.optim.SGD, Path, os.fspath):
+    for heavy in (torch.optim.SGD(weights, lr=0.1), torch.optim.SGD, pytest.Item):
         with _request(plain, heavy) as payload:
-            assert may_begin_early(payload) is (heavy in (Path, os.fspath)), heavy
+            assert imports_needed(payload) == Imports.all, heavy
 
 
 def test_a_request_too_long_to_look_through_waits() -> None:
     with _request(_by_value("def f(x): return x"), [str(n) for n in range(20_000)]) as payload:
-        assert not may_begin_early(payload)
+        assert imports_needed(payload) == Imports.all
 
 
 #: In place of sympy, one of the later imports: in the fork server it waits for a byte.
@@ -113,7 +120,7 @@ def test_a_first_call_that_needs_only_torch_does_not_wait_for_other_imports(
     opened = os.open(gate, os.O_RDWR | os.O_NONBLOCK)
     path = os.pathsep.join([str(held), str(scripts.PACKAGE_ROOT)])
     code = """
-        from serverless_gpu import distributed, pool
+        from serverless_gpu import _core, distributed, pool
 
         @distributed(gpus=2)
         def light():
@@ -130,7 +137,7 @@ def test_a_first_call_that_needs_only_torch_does_not_wait_for_other_imports(
 
         print("light", light.distributed())
         owner = pool.get()
-        print("ready", owner.fork_server_up(), owner.import_seconds(early=True) > 0)
+        print("ready", owner.fork_server_up(), owner.import_seconds(_core.Imports.torch) > 0)
         print("heavy", heavy.distributed())
         print("ready", owner.fork_server_up(), owner.import_seconds() > 0)
         print("light", light.distributed())
@@ -178,3 +185,19 @@ def test_a_rank_of_an_early_call_has_the_rest_when_it_needs_it(tmp_path: Path) -
     script = scripts.run(code, tmp_path, SERVERLESS_GPU_ACCELERATOR="cpu", **store)
     assert "found [(True, 0.5), (True, 0.5)]" in script.lines, script.text
     assert "stored [0.5] ['FINISHED']" in script.lines, script.text
+
+
+def test_the_run_of_a_first_call_that_ends_before_there_is_a_tracker_is_recorded(
+    tmp_path: Path,
+) -> None:
+    code = """
+        from serverless_gpu import distributed
+        print("found", distributed(gpus=2)(lambda: 1).distributed())
+    """
+    store = f"sqlite:///{tmp_path}/store.db"
+    env = {"MLFLOW_TRACKING_URI": store, "SERVERLESS_GPU_MLFLOW": "always"}
+    script = scripts.run(code, tmp_path, SERVERLESS_GPU_ACCELERATOR="cpu", **env)
+    assert script.lines == ["found [1, 1]"]
+    client = mlflow.MlflowClient(store)
+    runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert [run.info.status for run in runs] == ["FINISHED"]

@@ -109,7 +109,8 @@ protected:
                           std::chrono::milliseconds linger) const {
         const nlohmann::json config = {
             {"notebook", ::getpid()}, {"work_ms", work.count()}, {"file", folder_ / "words"}};
-        const auto [id, ready] = pool.start_service("last-words", config.dump(), linger);
+        const auto [id, ready] =
+            pool.start_service("last-words", config.dump(), linger, Imports::all);
         if (!readable(ready->done_fd())) ::_exit(12);
     }
     std::string words() const {

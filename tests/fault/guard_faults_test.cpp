@@ -129,7 +129,7 @@ protected:
         const auto ready = pool_->fork_server_ready();
         ASSERT_TRUE(readable(ready->done_fd()));
         EXPECT_FALSE(ready->answers().at(0).has_value());
-        const auto [child, service] = pool_->start_service("pause", "{}", 0ms);
+        const auto [child, service] = pool_->start_service("pause", "{}", 0ms, Imports::all);
         ASSERT_TRUE(readable(service->done_fd()));
         EXPECT_FALSE(service->answers().at(child).has_value());
     }

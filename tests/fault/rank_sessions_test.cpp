@@ -43,7 +43,7 @@ protected:
 TEST_F(RankSessions, EachRankSpareAndServiceLeadsOneOfItsOwn) {
     start();
     pool_->set_spares(1);
-    const auto [service, ready] = pool_->start_service("pause", "{}", 0ms);
+    const auto [service, ready] = pool_->start_service("pause", "{}", 0ms, Imports::all);
     ASSERT_TRUE(readable(ready->done_fd()));
     (void)call(2, "ok");
     const auto ranks = last_;

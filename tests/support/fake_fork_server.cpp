@@ -4,7 +4,7 @@
 //   [--rank=NAME] [--register=none] [--imported=FIFO]
 //
 // LIFELINE is a FIFO that this process and all below it hold open for writing. Until somebody opens
-// the FIFO of --imported for writing only early children are forked.
+// the FIFO of --imported for writing only children that do not need all imports are forked.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -86,9 +86,9 @@ public:
     }
 
     [[noreturn]] void serve() {
-        say({{"early", {{"fake", 0.001}}}});
+        for (const int stage : {0, 1}) say({{"imported", {{"stage", stage}}}});
         if (!arguments_.imported.empty()) serve_early_ones();
-        say({{"ready", {{"fake", 0.002}}}});
+        say({{"imported", {{"stage", 2}}}});
         for (const Packet& packet : for_later_) carry_out(packet);
         for (;;) {
             pollfd item{kControlFd, POLLIN, 0};
@@ -106,7 +106,7 @@ private:
             if (items[1].revents) return;
             auto packet = next();
             if (!packet) continue;
-            if (nlohmann::json::parse(packet->bytes)["early"])
+            if (nlohmann::json::parse(packet->bytes)["imports"] < 2)
                 carry_out(*packet);
             else
                 for_later_.push_back(std::move(*packet));
