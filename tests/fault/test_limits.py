@@ -219,8 +219,9 @@ def together():
     dist.all_reduce(x)
     return x.item()
 
-attempt("flood", flood.distributed)
 from serverless_gpu import logs
+pool.get().ready.wait(60)  # imports look for a folder of temporary files that is not full
+attempt("flood", flood.distributed)
 last = pool.running()
 held = sum(path.stat().st_size for path in (last.folder / "logs").glob("*/*"))
 lost = sum(loss[0] for loss in last.core.log_losses()[1].values())

@@ -53,8 +53,12 @@ def pid_of(victim):
         return next(pid for pid, parent, _ in below if parent == pids["guard"])
     if victim == "fork_server":
         return pids["fork_server"]
-    service = {"rendezvous": owner._store, "tracker": owner._tracker_service}[victim]
-    return pids["children"][service[0]]
+    child, _ = {"rendezvous": owner._store, "tracker": owner._tracker_service}[victim]
+    deadline = time.monotonic() + 60  # the first call may be over before there is a tracker
+    while child not in owner.core.pids()["children"]:
+        assert time.monotonic() < deadline, f"no {victim}"
+        time.sleep(0.01)
+    return owner.core.pids()["children"][child]
 
 def kill():
     pid = pid_of(victim)
