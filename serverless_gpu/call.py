@@ -234,6 +234,8 @@ def _finish_tracking(handle: Any, ended: Ended) -> None:
     verdict: tracking.Status = "FINISHED"
     if isinstance(ended.error, (KeyboardInterrupt, DistributedTimeoutError)):
         verdict = "KILLED"
+        if isinstance(ended.error, DistributedTimeoutError):
+            tags["serverless_gpu.error"] = str(ended.error)[:500]
     elif ended.error is not None:
         verdict = "FAILED"
         tags["serverless_gpu.failed_rank"] = str(getattr(ended.error, "rank", ""))

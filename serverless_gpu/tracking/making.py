@@ -35,9 +35,12 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[An
     """
     fresh.ensure(uri)
     store = store_of(uri)
-    if begin.run_id and (begin.announced is None or _exists(store.get_run, begin.run_id)):
+    notice = None
+    if begin.run_id and _exists(store.get_run, begin.run_id):
         store.update_run_info(begin.run_id, _RUNNING, None, None)
         return store.get_run(begin.run_id), None
+    if begin.run_id and begin.announced is None:
+        notice = f"MLflow: no run {begin.run_id} in this store; this is a new one"
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -54,7 +57,7 @@ def make_run(store_of: Callable[[str], Any], uri: str, begin: Begin) -> tuple[An
         except MlflowException as error:
             if not refused(error):  # else its experiment has gone: another, or a clear error
                 raise
-    known, notice = begin.experiment_id, None
+    known = begin.experiment_id
     if known is not None and not _exists(client.get_experiment, known):
         notice = f"MLflow: no experiment {known} in this store; using {begin.experiment!r}"
         known = None

@@ -157,6 +157,21 @@ def test_c052_a_rerun_after_a_failure_works(notebook: Notebook, store: str) -> N
     assert "RuntimeError: x" in bad.data.tags["serverless_gpu.error"]
 
 
+def test_a_deadline_is_told_in_the_run(notebook: Notebook, store: str) -> None:
+    notebook.ok(
+        """
+        @distributed(gpus=2, timeout=0.5)
+        def t(): time.sleep(60)
+        try: t.distributed()
+        except TimeoutError: pass
+        """
+    )
+    [late] = runs(store)
+    assert late.info.status == "KILLED"
+    told = late.data.tags["serverless_gpu.error"]
+    assert told.startswith("the call did not end within 0.5 s") and "[0-1] in t at" in told
+
+
 def test_c053_every_rank_knows_the_run(notebook: Notebook, store: str) -> None:
     notebook.ok(
         """

@@ -203,6 +203,23 @@ def test_a_run_named_by_the_environment_is_resumed_and_the_variable_stays(
     assert [run.info.run_name for run in all_runs()] == ["earlier"]
 
 
+def test_a_run_that_is_not_there_is_replaced_and_that_is_said(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0123abc")
+    run = notebook.begin()
+    [answer] = notebook.run(run, notebook.ranks(1), start_and_log)
+    run.end("FINISHED", timeout=LIMIT_S)
+    assert run.error == "MLflow: no run 0123abc in this store; this is a new one"
+    monkeypatch.delenv("MLFLOW_RUN_ID")
+    following = notebook.begin()
+    notebook.run(following, notebook.ranks(1), start_and_log)
+    following.end("FINISHED", timeout=LIMIT_S)
+    assert following.error is None
+    made = all_runs()
+    assert answer in [one.info.run_id for one in made] and len(made) == 2
+
+
 def test_a_resumed_call_may_log_the_params_of_its_ranks_again(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
