@@ -41,6 +41,8 @@ class Magics:
         self._shell = shell
         shell.register_magic_function(self.cell, "cell", "distributed")
         shell.register_magic_function(self.line, "line", "distributed")
+        # What IPython takes a %%distributed for that is not at the top of its cell.
+        shell.register_magic_function(self.not_on_top, "line", "%distributed")
         magics = shell.magics_manager.magics
         magics["cell"]["distributed"].__func__.__doc__ = _core.cell_help()
         magics["line"]["distributed"].__func__.__doc__ = _core.line_help()
@@ -110,6 +112,9 @@ class Magics:
         while frame is not None and frame.f_code.co_filename not in numbers:
             frame = frame.f_back  # type: ignore[assignment]
         return int(numbers[frame.f_code.co_filename]) if frame else self._shell.execution_count
+
+    def not_on_top(self, _: str) -> None:
+        raise UsageError("%%distributed begins its cell: move it to the first line")
 
     def line(self, line: str) -> None:
         verb, ranks = _parsed(_core.parse_line, line)

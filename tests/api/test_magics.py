@@ -108,6 +108,14 @@ def test_a_syntax_error_is_found_before_anything_is_sent(shell: Shell) -> None:
     assert serverless_gpu.session().gpus == 0
 
 
+@pytest.mark.parametrize("above", ["# a comment", "import os", "x = 1\n"])
+def test_a_magic_below_other_lines_is_told_where_it_belongs(shell: Shell, above: str) -> None:
+    text, error = shell.run(f"{above}\n%%distributed --gpus 2\nx = 2")
+    assert error is not None
+    assert text.strip() == "UsageError: %%distributed begins its cell: move it to the first line"
+    assert serverless_gpu.session().gpus == 0
+
+
 def test_what_only_the_compiler_finds_is_found_before_anything_is_sent_too(shell: Shell) -> None:
     for line, said in (("return 5", "outside function"), ("break", "outside loop")):
         text, error = shell.run(f"%%distributed --gpus 2\nx = 1\n{line}")
