@@ -45,12 +45,13 @@ def gpu(place: Workplace) -> Iterator[Line]:
 
 def _in_our_ranks(gpus: int) -> list[Any]:
     """What each rank has measured of its work."""
+    import gpu_start
     import gpu_work
 
     from serverless_gpu import distributed
 
     def in_rank() -> Any:
-        gpu_work.start()
+        gpu_start.start()
         return gpu_work.work()
 
     return distributed(gpus=gpus)(in_rank).distributed()
@@ -66,11 +67,11 @@ class Calls:
 
 
 def _calls(place: Workplace, gpus: int) -> Calls:
-    import gpu_work
+    import gpu_start
 
     from serverless_gpu import distributed
 
-    first = distributed(gpus=gpus)(gpu_work.start)
+    first = distributed(gpus=gpus)(gpu_start.start)
     parts: list[dict[str, float]] = []
 
     def call() -> float:

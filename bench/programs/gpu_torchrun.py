@@ -1,8 +1,9 @@
-"""For torchrun: gpu_work.py."""
+"""For torchrun: gpu_start.py and gpu_work.py."""
 
 import json
 
-from gpu_work import start, work
+from gpu_start import start
+from gpu_work import work
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ def _request(function: Callable[..., Any], *args: Any) -> Iterator[serialize.Pay
         "def f():\n dist.all_reduce(torch.ones(1))",
         "def f():\n from torch.utils.data import DataLoader\n return len(DataLoader([1]))",
         "def f(loss=0): print(f'mean loss: {loss}')",
+        "def f():\n pytest = optim = 'mlflow'\n return pytest, optim",  # only names of its own
         "class Net(torch.nn.Module):\n def forward(self, x): return x\ndef f(): return Net()",
     ],
 )
@@ -79,7 +80,7 @@ def test_what_needs_more_or_may_waits(source: str) -> None:
 
 def test_what_logs_waits_for_mlflow_only() -> None:
     for source in ("def f(): mlflow.log_metric('a', 1)", "def f(): import mlflow.pytorch"):
-        with _request(_by_value(source)) as payload:
+        with _request(_by_value(source, mlflow=mlflow)) as payload:
             assert imports_needed(payload) == Imports.tracking
 
 
