@@ -31,7 +31,7 @@ from . import (
     stops,
     waiting,
 )
-from .errors import DistributedTimeoutError
+from .errors import DistributedTimeoutError, FolderGoneError, OptionError, parse_ranks
 from .outcome import Ended
 from .tracking import client as tracking
 
@@ -58,6 +58,15 @@ class CallOptions:
     title: str = ""  # what runs: a function's name, or "cell"
     source: Callable[[], str] | None = None  # gives its text, for the run
     arguments: Callable[[], str] | None = None  # gives a short description of them, for the run
+
+    def check_output(self, world: int) -> None:
+        """Raises OptionError if the output of a rank is asked for that is not there."""
+        chosen = parse_ranks(self.output_ranks) if self.output_ranks else [0]
+        if max(chosen) >= world:
+            raise OptionError(
+                f"output={self.output_ranks}: there is no rank {max(chosen)}; "
+                + (f"the ranks are 0-{world - 1}" if world > 1 else "the only rank is 0")
+            )
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,7 @@ def _check_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        raise FileNotFoundError(
+        raise FolderGoneError(
             error.errno,
             "the notebook's folder has been deleted, so ranks cannot work in it; change to one "
             "that exists with %cd",

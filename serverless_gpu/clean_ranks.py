@@ -20,6 +20,7 @@ def run_function(
     `wait`: seconds to wait for GPUs that another notebook has. Raises what
     `DistributedFunction.distributed` raises.
     """
+    options.check_output(ranks)
     owner = pool.get()
     mine = session().pids() if here.is_gpu else []
     claim = gpu_claims.take(here.devices[:ranks], wait, owner, mine)

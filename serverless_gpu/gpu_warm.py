@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from . import accelerator, gpu_claims, pool
 IDLE_S = 900.0
 
 _warmed_for: str | None = None  # CUDA_VISIBLE_DEVICES of the spares that are warm
+_told = ""  # what is wrong with the limit; said once
 
 
 def on_cell(info: Any) -> None:
@@ -27,11 +28,13 @@ def begin() -> None:
     Does nothing without a pool or a GPU, and while another notebook has one of the GPUs: memory
     there is not ours to take.
     """
-    global _warmed_for
+    global _warmed_for, _told
     try:
         owner, idle = pool.running(), idle_limit()
     except ValueError as error:
-        warnings.warn(f"{error}; no CUDA context is made ahead", stacklevel=2)
+        if str(error) != _told:
+            _told = str(error)
+            print(f"{error}; no CUDA context is made ahead", file=sys.stderr)
         return
     if owner is None or idle <= 0:
         return

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, Protocol
 
+from .errors import OptionError
+
 #: Megabytes of ranks' text that a cell shows, for they are saved with the notebook; and a script.
 CELL_MB, SCRIPT_MB = 2.0, 64.0
 _MB = 1_000_000
@@ -138,7 +140,7 @@ def _shown_limit(default_mb: float) -> int:
     except ValueError:
         megabytes = 0.0
     if not 0 < megabytes <= _MOST_MB:
-        raise ValueError(
+        raise OptionError(
             f"SERVERLESS_GPU_OUTPUT_MB takes megabytes from 0 to {_MOST_MB:g}, got {text!r}"
         )
     return int(megabytes * _MB)

@@ -11,7 +11,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from . import _core, accelerator, call, gpu_warm, logs, pool
-from .errors import CellSyntaxError, parse_ranks
+from .errors import CellSyntaxError, OptionError, RankError, parse_ranks
 from .sessions import session
 
 
@@ -66,19 +66,25 @@ class Magics:
             title="cell",
             source=lambda: cell,
         )
-        pulled = session().run(
-            cell,
-            gpus=flags["gpus"],
-            gpu_type=flags["gpu_type"],
-            ranks=flags["ranks"],
-            push={name: namespace[name] for name in flags["push"]},
-            pull=flags["pull"],
-            fresh=flags["fresh"],
-            options=options,
-            number=self._cell_number(),
-            head=self._head(cell),
-            wait=flags["wait"],
-        )
+        try:
+            pulled = session().run(
+                cell,
+                gpus=flags["gpus"],
+                gpu_type=flags["gpu_type"],
+                ranks=flags["ranks"],
+                push={name: namespace[name] for name in flags["push"]},
+                pull=flags["pull"],
+                fresh=flags["fresh"],
+                options=options,
+                number=self._cell_number(),
+                head=self._head(cell),
+                wait=flags["wait"],
+            )
+        except OptionError as error:
+            if isinstance(error, RankError):
+                raise
+            said = str(error).replace("output=", "--output ", 1)
+            raise UsageError(f"%%distributed: {said}") from None
         namespace.update(pulled)
 
     def _check_syntax(self, cell: str) -> None:

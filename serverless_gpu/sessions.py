@@ -299,6 +299,7 @@ class Session:
         members: list[tuple[int, int]],
     ) -> dict[int, Any]:
         assert self._owner is not None
+        options.check_output(len(self._children))
         note, self._note = self._note, ""
         group = call.Group(
             members,

@@ -129,6 +129,10 @@ class OptionError(Shown, ValueError):
     started."""
 
 
+class FolderGoneError(Shown, FileNotFoundError):
+    """The notebook's folder has been deleted. Nothing was started."""
+
+
 class QuestionStopped(Shown, KeyboardInterrupt):
     """The user pressed Stop while a cell waited for an answer to its question."""
 
@@ -187,5 +191,6 @@ class ResultError(Shown, pickle.PickleError):
 ArgumentsError.__name__ = ArgumentsError.__qualname__ = "TypeError"
 QuestionStopped.__name__ = QuestionStopped.__qualname__ = "KeyboardInterrupt"
 NotThereError.__name__ = NotThereError.__qualname__ = "NameError"
+FolderGoneError.__name__ = FolderGoneError.__qualname__ = "FileNotFoundError"
 OptionError.__name__ = OptionError.__qualname__ = "ValueError"
 CellSyntaxError.__name__ = CellSyntaxError.__qualname__ = "SyntaxError"

@@ -11,6 +11,7 @@ import pytest
 from rank_code import rank_number
 
 from serverless_gpu import distributed, runtime
+from tests.support.shown import frames_shown
 
 
 def test_torchrun_s_variables_are_complete() -> None:
@@ -122,8 +123,9 @@ def test_a_deleted_folder_is_an_error_that_says_so(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(FileNotFoundError, match=r"folder.*%cd"):
+    with pytest.raises(FileNotFoundError, match=r"folder.*%cd") as raised:
         distributed(gpus=2)(rank_number).distributed()
+    assert frames_shown(raised.value) == 1, "frames of ours are not"
     monkeypatch.chdir(tmp_path)
     assert distributed(gpus=2)(rank_number).distributed() == [0, 1]
 

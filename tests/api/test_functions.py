@@ -18,6 +18,7 @@ from serverless_gpu import (
     NestedCallError,
     distributed,
 )
+from tests.support.shown import frames_shown
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,7 @@ def test_a_wrong_option_is_one_line_when_the_function_is_decorated(
     with pytest.raises(error, match=said) as raised:
         distributed(**options)
     assert len(str(raised.value).splitlines()) == 1
-    shown = "\n".join(raised.value._render_traceback_())  # type: ignore[attr-defined]
-    assert "decorator.py" not in shown and error.__name__ in shown
+    assert frames_shown(raised.value) == 1, "frames of ours are not"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,28 @@ def test_a_wrong_option_is_one_line_when_the_function_is_decorated(
 def test_a_number_of_ranks_that_cannot_be_is_refused(gpus: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"1 to 128"):
         distributed(gpus=gpus)(rank_number).distributed()
+
+
+def test_the_output_of_a_rank_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"output=0,2-5: there is no rank 5; the ranks are 0-1"):
+        distributed(gpus=2, output="0,2-5")(rank_number).distributed()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SERVERLESS_GPU_OUTPUT_MB", "many"),
+        ("SERVERLESS_GPU_MLFLOW", "sometimes"),
+        ("SERVERLESS_GPU_ACCELERATOR", "tpu"),
+    ],
+)
+def test_a_wrong_variable_is_one_line_at_the_call(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{variable}.*{value}") as raised:
+        distributed(gpus=2)(rank_number).distributed()
+    assert frames_shown(raised.value) == 1, "frames of ours are not"
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 2, 3), (1,)])

@@ -88,6 +88,7 @@ def test_push_pull_and_ranks(shell: Shell) -> None:
         ("--fresh --gpus 0", "--gpus takes"),
         ("--gpus 1000", "--gpus 1000: takes 1 to 128"),
         ("--ranks 7", "no rank 7"),
+        ("--output 0,7", "--output 0,7: there is no rank 7; the ranks are 0-1"),
         ("--gpus 5", "--fresh --gpus 5"),
     ],
 )

@@ -14,3 +14,9 @@ def ranks_of(text: str, line: str) -> list[int]:
             first, _, last = part.partition("-")
             ranks += range(int(first), int(last or first) + 1)
     return sorted(ranks)
+
+
+def frames_shown(error: BaseException) -> int:
+    """How many lines of code a notebook shows for one of our errors."""
+    blocks = error._render_traceback_()  # type: ignore[attr-defined]
+    return sum(block.count("----> ") for block in blocks)
