@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,7 @@ from . import (
     stops,
     variables,
 )
-from .errors import parse_ranks
+from .session_requests import SessionError, numbers_of, other_size
 
 _sessions = itertools.count(1)
 _epochs = itertools.count(1)
@@ -33,13 +32,6 @@ _LEAVE_S = 1.0
 
 
 _WAITED = "stopped while it waited for another thread's call in the session, which goes on"
-
-
-class SessionError(ValueError):
-    """A request that does not fit the session as it is. Nothing was changed."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 class Session:
@@ -91,7 +83,7 @@ class Session:
         """
         with stops.in_one_line("stopped before it had begun"), self._lock:
             count, here = accelerator.check(gpus, gpu_type)
-            chosen = _numbers(ranks)
+            chosen = numbers_of(ranks)
             names = list(pull)
             pushed = dict(push or {})
             request = (code, head, number, pushed, names)
@@ -99,7 +91,8 @@ class Session:
             with serialize.dump(request, what="cell", variables=pushed) as payload:
                 if fresh:
                     self.stop()
-                self._ensure(count if gpus is not None else None, count, here, wait)
+                said_in = "run" if number == places.NO_CELL else "cell"
+                self._ensure(count if gpus is not None else None, count, here, wait, said_in)
                 members = self._members(chosen)
                 options = options or call.CallOptions(title="cell")
                 values = self._run("cell", payload, options, members)
@@ -115,7 +108,7 @@ class Session:
     ) -> list[Any]:
         """Runs a dumped function call in the session's ranks."""
         with self._lock:
-            self._ensure(gpus, gpus or here.default_ranks, here, wait)
+            self._ensure(gpus, gpus or here.default_ranks, here, wait, "function")
             members = self._members(None)
             values = self._run("function", payload, options, members)
             return [values[rank] for rank, _ in members]
@@ -217,7 +210,9 @@ class Session:
         count: int,
         here: accelerator.Accelerator,
         wait: float | None = None,
+        said_in: str = "cell",
     ) -> None:
+        """`said_in`: where `asked` comes from, see other_size."""
         if self._children and not self._alive():
             print("The session's ranks ended with their guard; these are new, without variables.")
             if asked is None:
@@ -226,13 +221,7 @@ class Session:
             self._children, self._variables = [], {}
         if self._children:
             if asked is not None and asked != len(self._children):
-                raise SessionError(
-                    f"the session has {len(self._children)} ranks, not {asked}: use --ranks "
-                    f"0-{asked - 1} for some of them, or --fresh --gpus {asked} for a new session"
-                    if asked < len(self._children)
-                    else f"the session has {len(self._children)} ranks, not {asked}: leave --gpus "
-                    f"out to use them, or --fresh --gpus {asked} for a new session"
-                )
+                raise other_size(len(self._children), asked, said_in)
             self._await_news_of_ended()
             self._replace_dead()
             return
@@ -321,23 +310,6 @@ class Session:
         if ended.error is not None:
             raise ended.error
         return ended.values
-
-
-def _numbers(ranks: Iterable[int] | str | None) -> list[int] | None:
-    """Ranks as `--ranks` writes them, or their numbers. SessionError for anything else."""
-    if ranks is None:
-        return None
-    if isinstance(ranks, str):
-        try:
-            flags = _core.parse_cell_line(f"--ranks={shlex.quote(ranks)}")
-        except ValueError as error:
-            said = str(error).removeprefix("%%distributed: ").replace("--ranks", "ranks")
-            raise SessionError(said) from None
-        return parse_ranks(flags["ranks"])
-    numbers = list(ranks) if isinstance(ranks, Iterable) else [ranks]
-    if not all(isinstance(rank, int) for rank in numbers):
-        raise SessionError(f'ranks takes numbers, or a text such as "0,3-5", got {ranks!r}')
-    return numbers
 
 
 _session = Session()

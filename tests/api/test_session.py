@@ -63,13 +63,24 @@ def test_a_name_that_is_not_there_cannot_be_pulled(session: Session) -> None:
     assert session.pull("rank") == [0, 1]
 
 
-@pytest.mark.parametrize(("asked", "way"), [(1, r"--ranks 0-0"), (4, "leave --gpus out")])
+@pytest.mark.parametrize(
+    ("asked", "number", "way"),
+    [
+        (1, 7, r"use --ranks 0-0 .*--fresh --gpus 1 for a new session"),
+        (4, 7, r"leave --gpus out.*--fresh --gpus 4"),
+        (1, 0, r'use ranks="0-0" .*fresh=True, gpus=1 for a new session'),
+        (4, 0, r"leave gpus out.*fresh=True, gpus=4"),
+    ],
+)
 def test_another_size_is_refused_and_nothing_is_lost(
-    session: Session, asked: int, way: str
+    session: Session, asked: int, number: int, way: str
 ) -> None:
     session.run(RANK, gpus=2)
-    with pytest.raises(SessionError, match=f"2 ranks, not {asked}.*{way}.*--fresh --gpus {asked}"):
-        session.run("pass", gpus=asked)
+    with pytest.raises(SessionError, match=f"the session has 2 ranks, not {asked}: {way}"):
+        session.run("pass", gpus=asked, number=number)
+    function = distributed(gpus=asked, session=True)(int)
+    with pytest.raises(SessionError, match=f"not {asked}: leave gpus out.*--gpus {asked}"):
+        function.distributed()
     session.run("pass", gpus=2)
     assert session.pull("rank") == [0, 1]
 
