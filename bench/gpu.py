@@ -35,7 +35,10 @@ def gpu(place: Workplace) -> Iterator[Line]:
     script, launcher = [str(PROGRAMS / "gpu_script.py")], _torchrun(gpus)
     try:
         # In turns, so that what else the machine does hits all of them alike.
-        runs = [(_program(script), _program(launcher), _in_our_ranks(gpus)) for _ in range(place.times(5))]
+        runs = [
+            (_program(script), _program(launcher), _in_our_ranks(gpus))
+            for _ in range(place.times(5))
+        ]
         cold, theirs, ours = ([run[i] for run in runs] for i in range(3))
         yield from _starts(_calls(place, gpus), cold, theirs)
         yield from _work(gpus, ours, [one for _, found in theirs for one in found])

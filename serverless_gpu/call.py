@@ -150,7 +150,7 @@ def _run(
     if group.note and not host.rich:  # a script shows no status line
         host.stream(parent, "stderr", f"{group.note}\n".encode())
     frames = [context(owner, group, options, handle), *payload.frames]
-    sink = output.Sink(host, parent, group.world, line.open)
+    sink = output.Sink(host, parent, group.world, line.open, line.show_again, len(group.members))
 
     def start() -> Any:
         return owner.core.begin_call(

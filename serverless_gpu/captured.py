@@ -36,6 +36,7 @@ class _Capturing:
         self._displays = displays
         self.colour = host.colour and not streams
         self.rich = host.rich
+        self.clears = False  # what a file has been given stays there
         self.bytes_per_second = host.bytes_per_second
         self.shown_bytes = host.shown_bytes
         self.shows_late = host.shows_late

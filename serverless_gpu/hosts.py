@@ -28,6 +28,7 @@ class Host(Protocol):
     shown_bytes: int
     #: Whether output of a cell that is over is shown.
     shows_late: bool
+    clears: bool  # a cell's output can be taken away
 
     def capture(self) -> Any:
         """A token for the cell that runs now; output with it goes there, whenever it comes."""
@@ -43,6 +44,7 @@ class KernelHost:
 
     colour = True
     rich = True
+    clears = True
 
     def __init__(self) -> None:
         self.bytes_per_second = _server_limit()
@@ -70,6 +72,7 @@ class IPyKernelHost:
 
     colour = True
     rich = True
+    clears = True
 
     def __init__(self, ipykernel: Any) -> None:
         self._kernel = ipykernel
@@ -100,6 +103,7 @@ class ScriptHost:
     """A plain script: lines to stdout and stderr, the plain text of what is displayed."""
 
     rich = False
+    clears = False
     bytes_per_second = 0
     shows_late = True
 

@@ -32,9 +32,12 @@ class Sink:
     parent: Any
     world: int
     above: Callable[[], None] | None = None  # shows what is above all that ranks send
+    again: Callable[[], None] | None = None  # shows it again, in a cell that was cleared
+    members: int = 0  # ranks that the call runs on
     number: int | None = field(default_factory=hosts.cell_number)
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # of last expressions, by rank
     cell_over: bool = False
+    written: bool = False  # there are lines in the cell
     last_output: float = 0.0  # time.monotonic() when ranks last wrote or displayed something
 
     def __post_init__(self) -> None:
@@ -147,6 +150,7 @@ class Output:
         sink.last_output = time.monotonic()
         sink.open()
         if kind in ("stdout", "stderr"):
+            sink.written = True
             sink.host.stream(sink.parent, kind, content)
             if sink.cell_over and not sink.host.shows_late:
                 self._late.add(call, sink.number, content)
@@ -156,11 +160,24 @@ class Output:
         message = json.loads(content)
         if kind == "execute_result":
             sink.results.update(dict.fromkeys(ranks, message))
+        elif kind == "clear_output" and self._may_clear_all(sink, ranks):
+            sink.host.message(sink.parent, kind, {"wait": True})
+            sink.displays = displays.Cell(sink.displays.place)
+            sink.written = False
+            if sink.again is not None:
+                sink.again()
         elif kind == "clear_output":
             self._displays.clear(sink.displays, ranks, bool(message["wait"]))
         else:
             name = message["transient"].get("display_id")
             self._displays.show(sink.displays, ranks, kind, message, name)
+
+    @staticmethod
+    def _may_clear_all(sink: Sink, ranks: set[int]) -> bool:
+        """Whether the cell itself is to be cleared, its lines too: if all ranks want that at once,
+        nobody loses what others still want to see. Displays alone are better replaced in place."""
+        everybody = len(ranks) == sink.members
+        return everybody and sink.written and not sink.cell_over and sink.host.clears
 
     def _show_results(self, sink: Sink) -> None:
         """Values of last expressions, in rank order, equal ones once."""

@@ -41,8 +41,8 @@ _PRESSURE = {
 
 @dataclass
 class Status:
-    """Threads: the one that waits for the call; `open` and `show_link` any. One lock, held while
-    publishing."""
+    """Threads: the one that waits for the call; `open`, `show_again` and `show_link` any. One lock,
+    held while publishing."""
 
     host: Host
     parent: Any
@@ -72,6 +72,13 @@ class Status:
         with self._lock:
             if self._shown is None:
                 self.show()
+
+    def show_again(self) -> None:
+        """Shows the line as it is in a cell that was cleared."""
+        with self._lock:
+            shown, self._shown = self._shown, None
+            if shown is not None:
+                self._send(shown)
 
     def show(
         self,

@@ -135,6 +135,32 @@ def test_c041_figures_and_html_of_ranks_are_shown(notebook: Notebook) -> None:
     assert not run.of_type("clear_output")
 
 
+def test_a_loop_that_clears_leaves_its_last_lines_and_the_status_line(notebook: Notebook) -> None:
+    run = notebook.run(
+        """
+        @distributed(gpus=1)
+        def f():
+            from IPython.display import clear_output, display
+            for e in range(4):
+                clear_output(wait=True)
+                print("epoch", e)
+                display("shown " + str(e))
+        f.distributed()
+        """
+    )
+    assert run.status == "ok"
+    cleared = [at for at, m in enumerate(run.messages) if m["msg_type"] == "clear_output"]
+    assert len(cleared) == 3, "there was nothing before the first line"
+    first, *after = run.messages[cleared[-1] + 1 :]
+    assert first["msg_type"] == "display_data"
+    status = first["content"]["transient"]["display_id"]
+    last = [m["content"] for m in after if m["msg_type"] == "update_display_data"][-1]
+    assert last["transient"]["display_id"] == status and "done in" in last["data"]["text/plain"]
+    assert [m["content"]["text"] for m in after if m["msg_type"] == "stream"] == ["epoch 3\n"]
+    shown = [m["content"]["data"]["text/plain"] for m in after if m["msg_type"] == "display_data"]
+    assert shown == ["'shown 3'"]
+
+
 def test_c065_handlers_of_earlier_calls_do_not_repeat_lines(notebook: Notebook) -> None:
     run = notebook.run(
         """
