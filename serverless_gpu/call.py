@@ -133,7 +133,7 @@ def _run(
         handle = owner.tracker().begin(call_name, surroundings, tags=tags, mode=track)
         if options.source is not None:
             handle.log_text(options.source(), "source.py")
-    warm = owner.fork_server_up(group.imports)
+    warm = owner.fork_server_up()
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
     line.imports = lambda: owner.import_seconds(group.imports)
     out = owner.output
@@ -230,7 +230,7 @@ def _watch(
         peers.look(view)
         line.show(
             view,
-            ready=owner.fork_server_up(group.imports),
+            ready=owner.forked(group.members),
             quiet=watch.look(view, sink.last_output),
             gpus=gpu_report.gpu_report(group.devices),
         )

@@ -10,6 +10,7 @@ import resource
 import sys
 import threading
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,14 @@ class Pool:
     def folder(self) -> Path:
         return Path(self.core.folder)
 
-    def fork_server_up(self, needed: _core.Imports = _core.Imports.all) -> bool:
-        """Whether calls that need these imports find a warm fork server."""
-        return bool(self.ready.answers().get(int(needed)))
+    def fork_server_up(self) -> bool:
+        """Whether calls find a warm fork server, that has everything imported."""
+        return bool(self.ready.answers().get(int(_core.Imports.all)))
+
+    def forked(self, members: Iterable[tuple[int, int]]) -> bool:
+        """Whether these ranks are there, each with its child."""
+        there = self.core.pids()["children"]
+        return all(child in there for _, child in members)
 
     def import_seconds(self, needed: _core.Imports = _core.Imports.all) -> float:
         """What the fork server has spent on these imports; 0 if it does not have them yet."""

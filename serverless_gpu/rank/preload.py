@@ -36,6 +36,8 @@ TRACKING = "serverless_gpu.tracking.rank"
 REST = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
     "torch._dynamo",
     "torch.optim.lr_scheduler",
     "torch.nn.parallel",
