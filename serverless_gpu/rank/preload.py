@@ -1,7 +1,7 @@
 """What the fork server imports, so that ranks find it there.
 
 In three stages, each with what the one before lacks: a child waits only for those that it needs
-(`Imports` in runtime/rank_pool.h).
+(`Imports` in runtime/pool_types.h).
 """
 
 from __future__ import annotations
