@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import serialize
+from .. import environ, serialize
 from . import display, process_group, streams
 
 
@@ -42,7 +42,7 @@ def apply(context: dict[str, Any], rank: int, world: int) -> None:
     global _taken, _first
     if _taken is None or _taken.packed != context["surroundings"]:
         _taken = _take_over(context["surroundings"], _taken)
-    _set_rank_variables(_rank_variables(context, _taken.env, rank, world))
+    environ.put(_rank_variables(context, _taken.env, rank, world))
     _forget_folders(sys.path if _first else _watched_folders())
     process_group.enter(context["epoch"], rank, world, context["store_file"])
     if _first:
@@ -136,7 +136,7 @@ def _rehearse() -> None:
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     packed = pickle.dumps((dict(os.environ), "", [*sys.path], processes), 5)
     _taken = _Taken(packed, *pickle.loads(packed))  # in no folder, so the call's is entered
-    _set_rank_variables(dict.fromkeys(_OF_RANKS, ""))
+    environ.put(dict.fromkeys(_OF_RANKS, ""))
     _forget_folders(sys.path)
     torch.set_num_threads(torch.get_num_threads())
     process_group.rehearse()
@@ -158,13 +158,6 @@ def _call_of_nobody() -> list[bytes]:
 
 
 _rehearsal = _call_of_nobody()  # made once, in the fork server
-
-
-def _set_rank_variables(wanted: dict[str, str]) -> None:
-    for name, value in wanted.items():
-        # Mostly they are there already, and to look costs less than to set.
-        if os.environb.get(name.encode()) != value.encode():
-            os.environ[name] = value
 
 
 def _rank_variables(

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from serverless_gpu import environ
 from serverless_gpu.tracking import hooks
 from serverless_gpu.tracking.link import Link, RankConfig
 from serverless_gpu.tracking.url import absolute
@@ -83,20 +84,22 @@ def activate(values: Mapping[str, Any]) -> None:
     if hooks.current is not None:
         deactivate()
     config = RankConfig.parse(values)
-    _saved.update({name: os.environ.get(name) for name in _VARIABLES})
-    for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"):
-        os.environ.pop(name, None)
-    # A name and an id that do not agree make MLflow raise, so only one of them is set.
-    if config.experiment_id:
-        os.environ["MLFLOW_EXPERIMENT_ID"] = config.experiment_id
-    elif config.experiment:
-        os.environ["MLFLOW_EXPERIMENT_NAME"] = config.experiment
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    os.environ["MLFLOW_SYSTEM_METRICS_NODE_ID"] = f"rank{config.rank}"
-    # They describe the machine, so the tracker logs them, once.
-    os.environ.pop("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", None)
-    os.environ[CALL_VARIABLE] = json.dumps(config._asdict())
+    _saved.update(environ.some(_VARIABLES))
+    allowed = _saved["MLFLOW_ALLOW_FILE_STORE"]
+    environ.put(
+        {
+            "MLFLOW_RUN_ID": None,
+            # A name and an id that do not agree make MLflow raise, so only one of them is set.
+            "MLFLOW_EXPERIMENT_ID": config.experiment_id or None,
+            "MLFLOW_EXPERIMENT_NAME": None if config.experiment_id else config.experiment or None,
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_ALLOW_FILE_STORE": "true" if allowed is None else allowed,
+            "MLFLOW_SYSTEM_METRICS_NODE_ID": f"rank{config.rank}",
+            # They describe the machine, so the tracker logs them, once.
+            "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": None,
+            CALL_VARIABLE: json.dumps(config._asdict()),
+        }
+    )
     hooks.current = hooks.ActiveCall(Link(config), os.getcwd())
     utils, fluent = sys.modules.get(hooks.UTILS), sys.modules.get(hooks.FLUENT)
     if utils is not None:
@@ -124,11 +127,7 @@ def deactivate() -> None:
             _forget_runs(fluent)
         if utils is not None and utils._tracking_uri is not None:
             utils.set_tracking_uri(None)
-        for name, value in _saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        environ.put(_saved)
         _saved.clear()
 
 
@@ -136,7 +135,7 @@ def _choose_store(utils: Any, config: RankConfig) -> None:
     """Sets the URI for good: MLflow's default would follow the rank's working directory, and
     Lightning reads the variable only once, at import."""
     if config.tracking_uri is not None:
-        os.environ["MLFLOW_TRACKING_URI"] = absolute(config.tracking_uri, os.getcwd())
+        environ.put({"MLFLOW_TRACKING_URI": absolute(config.tracking_uri, os.getcwd())})
     else:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         os.environ["MLFLOW_TRACKING_URI"] = utils.get_tracking_uri()
