@@ -88,6 +88,13 @@ class DistributedFunction(Generic[P, R]):
         except TypeError as error:
             raise ArgumentsError(f"{name}(): {error}") from None
 
+    def _described(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        from .serialize.arguments import names_of_arguments
+        from .tracking.facts import arguments_text
+
+        names = names_of_arguments(self._function, args, dict(kwargs), self._signature)
+        return arguments_text(names, [*args, *kwargs.values()])
+
     def distributed(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
         """Runs the function on every rank and returns their values, in rank order.
 
@@ -123,7 +130,7 @@ class DistributedFunction(Generic[P, R]):
             output_ranks=self._asked.output[1],
             title=name,
             source=self._source,
-            arguments=lambda: _described(self._function, args, kwargs),
+            arguments=lambda: self._described(args, kwargs),
         )
         with (
             stops.in_one_line("stopped before it had begun"),
@@ -148,16 +155,6 @@ def _output(text: str | None) -> tuple[str, str]:
         said = str(error).removeprefix("%%distributed: ").replace("--output", "output")
         raise OptionError(said) from None
     return flags["output"], flags["output_ranks"]
-
-
-def _described(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> str:
-    from .serialize.arguments import names_of_arguments
-    from .tracking.facts import arguments_text
-
-    names = names_of_arguments(function, args, dict(kwargs))
-    return arguments_text(names, [*args, *kwargs.values()])
 
 
 def _check_function(target: Any) -> None:

@@ -19,14 +19,19 @@ def is_call(obj: object) -> bool:
     return callable(function) and type(args) is tuple and type(kwargs) is dict
 
 
-def names_of_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """The parameters that take args, in order, then the names in kwargs.
+def names_of_arguments(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    signature: inspect.Signature | None = None,
+) -> list[str]:
+    """The parameters that take args, in order, then the names in kwargs. ``signature``: if known.
 
     Positional arguments that the signature does not tell are called ``args[i]``.
     """
     names = [f"args[{i}]" for i in range(len(args))]
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = (signature or inspect.signature(function)).parameters.values()
     except (TypeError, ValueError):
         parameters = {}.values()
     for i, parameter in enumerate(list(parameters)[: len(args)]):

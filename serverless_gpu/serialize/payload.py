@@ -22,6 +22,7 @@ _STREAM_LIMIT = 48 * 1024
 _SIZES_LIMIT = 1024  # sizes in the second frame (8 KB); more go into the memfd
 _ALIGNMENT = 4096  # of every item in the memfd, as runtime/shared_buffer.h lays them out
 _THREADS = min(8, len(os.sched_getaffinity(0)))
+_PLAIN = (type(None), bool, int, float)
 _COUNTS = struct.Struct("<QQ")  # number of buffers; bytes of the stream in the memfd, or 0
 
 
@@ -160,6 +161,10 @@ def dump(
     or are an error. variables: a dict in it, whose values an error calls by their keys. Raises
     UnpicklableError, which names what cannot be sent; OSError if there is no memory.
     """
+    if type(obj) in _PLAIN or (type(obj) is dict and not obj):  # results of most quick calls
+        stream = pickle.dumps(obj, 5)
+        if len(stream) <= _STREAM_LIMIT:
+            return Payload([stream, b""], -1, len(stream))
     work = _Dump(cuda)
     problem = None
     try:

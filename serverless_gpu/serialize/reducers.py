@@ -121,6 +121,8 @@ class Reducers:
         return NotImplemented
 
     def reduce_function(self, function: types.FunctionType) -> Any:
+        if function in _OF_PICKLES:
+            return NotImplemented
         by_reference = cloudpickle._should_pickle_by_reference(function)
         if by_reference and not _made_by_hand(function.__module__):
             return NotImplemented
@@ -237,6 +239,15 @@ def _function_state(function: types.FunctionType) -> tuple[dict[str, Any], dict[
     }
     return function.__dict__, slots
 
+
+#: What pickles call, five times for one function: a third of its dump would be to find out that
+#: these are found by their names.
+_OF_PICKLES = frozenset(
+    function
+    for module in (rebuild, cloudpickle)
+    for function in vars(module).values()
+    if isinstance(function, types.FunctionType) and function.__module__ == module.__name__
+)
 
 _TABLE: dict[type, Callable[[Reducers, Any], Any]] = {
     types.FunctionType: Reducers.reduce_function,

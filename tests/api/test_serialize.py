@@ -296,3 +296,10 @@ def test_torch_is_not_imported_by_serialisation() -> None:
     script = "import sys; from serverless_gpu import serialize as s; s.dump([1, print]).close();"
     script += "assert not {'torch', 'mlflow', 'IPython'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_plain_values_come_back_and_a_number_too_long_for_a_message_goes_beside_it() -> None:
+    for value in (None, True, 7, 0.5, {}, 1 << 8 * 100_000):
+        with serialize.dump(value) as payload:
+            assert sum(map(len, payload.frames)) < 64 * 1024
+            assert serialize.load(payload.frames, payload.detach()) == value
