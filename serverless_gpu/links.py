@@ -56,6 +56,8 @@ class LateLinks:
         if not self.missing():
             return
         with self._lock:
+            for late in [*self._settling, *self._waiting][:1]:  # for all: there may be hundreds
+                late.line.look()
             now = time.monotonic()
             settling, self._settling = self._settling, []
             for late in settling:

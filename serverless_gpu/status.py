@@ -119,14 +119,20 @@ class Status:
         self._final = [*parts, *self._notes()]
         self._publish(self._final, [])
 
+    def look(self) -> None:
+        """Takes what is new of the runs of this line and of all others."""
+        if self.run is not None:
+            self.run.look()
+
     def lacks_link(self) -> bool:
-        """Whether the call was quicker than the store, so that its run is not known yet."""
+        """Whether the call was quicker than the store, so that its run was not known yet at the
+        last look."""
         run = self.run
-        return run is not None and self.host.rich and run.info() is None and run.error is None
+        return run is not None and self.host.rich and not run.known and run.error is None
 
     def settled(self) -> bool:
-        """Whether nothing can change any more about the run."""
-        return self.run is None or not self.host.rich or self.run.ended()
+        """Whether nothing can change any more about the run, by the last look."""
+        return self.run is None or not self.host.rich or self.run.over
 
     def await_news(self, limit_s: float) -> None:
         """Blocks until there may be news of the run, `limit_s` seconds at most."""

@@ -144,7 +144,8 @@ class Tracker:
 
     def _address(self) -> tuple[str, bool]:
         with self._lock:
-            self._exchange()
+            if self._sock is None:
+                self._exchange()
             return self._path, self._sock is not None
 
     def _finish(self, handle: RunHandle, end: End, timeout: float) -> None:

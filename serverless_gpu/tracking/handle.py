@@ -57,15 +57,29 @@ class RunHandle:
         environment = self._begin.environment
         return url.remote(self._begin.tracking_uri or environment.get("MLFLOW_TRACKING_URI", ""))
 
-    def info(self) -> RunInfo | None:
-        """The run, once it is known; never blocks. To be called now and then while the call runs:
+    def look(self) -> None:
+        """Takes what the tracker has told of all runs; never blocks. To be called now and then:
         messages that could not be sent yet go out here."""
         self._tracker._exchange()
+
+    def info(self) -> RunInfo | None:
+        """The run, once it is known; looks for news."""
+        self.look()
         return self._info
 
     def ended(self) -> bool:
-        """Whether the tracker has ended the run, as far as it could; never blocks."""
-        self._tracker._exchange()
+        """Whether the tracker has ended the run, as far as it could; looks for news."""
+        self.look()
+        return self.over
+
+    @property
+    def known(self) -> bool:
+        """As info(), by the last look."""
+        return self._info is not None
+
+    @property
+    def over(self) -> bool:
+        """As ended(), by the last look."""
         return self._end is not None and self._begin.call not in self._tracker._handles
 
     def wait(self, limit_s: float) -> None:

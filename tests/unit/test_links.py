@@ -17,8 +17,12 @@ class Line:
     def __init__(self, looks: int, remote: bool, awaited: Callable[[], None]) -> None:
         self.run = SimpleNamespace(remote=remote)
         self.looks = looks
+        self.looked_for_all = 0
         self.shown = 0
         self._awaited = awaited
+
+    def look(self) -> None:
+        self.looked_for_all += 1
 
     def lacks_link(self) -> bool:
         self.looks -= 1
@@ -62,3 +66,14 @@ def test_a_server_that_has_had_its_time_holds_no_cell_and_its_link_comes_later()
     links.look()
     links.look()
     assert line.shown == 1
+
+
+def test_one_look_at_what_the_tracker_has_told_serves_all_lines() -> None:
+    links, first, _ = late(1, remote=False, since=0)
+    others: list[Any] = [Line(looks, False, lambda: None) for looks in (0, 1, 2)]
+    for line in others:
+        links.add(line, time.monotonic())
+    links.look()
+    links.look()
+    assert sum(line.looked_for_all for line in (first, *others)) == 2
+    assert [line.shown for line in (first, *others)] == [1, 1, 1, 0]
