@@ -137,7 +137,7 @@ def _run(
     line = status.Status(host, parent, len(group.members), group.device, warm, handle)
     line.imports = lambda: owner.import_seconds(group.imports)
     out = owner.output
-    notes = [group.note, out.late_note(logs.folder_of_all(owner))]
+    notes = [group.note, out.late_note(lambda: logs.folder_of_all(owner))]
     if payload.nbytes > LARGE_ARGUMENT and payload.largest is not None:
         name, size = payload.largest
         notes.append(

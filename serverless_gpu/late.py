@@ -7,6 +7,7 @@ it is said where they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -21,11 +22,12 @@ class LateLines:
         self._lines[call] = self._lines.get(call, 0) + text.count(b"\n")
         self._cells[call] = cell
 
-    def note(self, logs: Path) -> str:
+    def note(self, folder: Callable[[], Path]) -> str:
         """For the next status line: `3 late lines of cell 4 are in FOLDER`; "" if there are none.
-        They are told of once."""
+        They are told of once. `folder`: of all logs."""
         if not any(self._lines.values()):
             return ""
+        logs = folder()
         where = logs / f"call-{max(self._lines)}" if len(self._lines) == 1 else logs
         note = f"{self._count()} {self._verb()} in {where}"
         self._lines, self._cells = {}, {}

@@ -108,10 +108,10 @@ class Output:
             for sink in self._sinks.values():
                 sink.cell_over = True
 
-    def late_note(self, logs: Path) -> str:
-        """What is to be said, once, of late lines that no front end shows. `logs`: the folder."""
+    def late_note(self, folder: Callable[[], Path]) -> str:
+        """What is to be said, once, of late lines that no front end shows. `folder`: of logs."""
         with self._lock:
-            return self._late.note(logs)
+            return self._late.note(folder)
 
     def farewell(self) -> None:
         """The notebook ends: nobody will be told of late lines by a next call."""

@@ -62,7 +62,9 @@ class Pool:
             raise PoolError(
                 f"the rank processes could not be started: {error}{_limit_behind(error)}"
             ) from error
+        self.folder = Path(self.core.folder)
         self._lock = threading.RLock()
+        self._store_file = self.folder / "store"
         self._store: tuple[int, str] | None = None
         self._store_before: tuple[int, int] | None = None  # its file, when the process was started
         self._store_failures = 0  # in a row
@@ -76,10 +78,6 @@ class Pool:
         sessions = sys.modules.get("serverless_gpu.sessions")
         if sessions is not None:
             sessions.session().lost(self)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.core.folder)
 
     def fork_server_up(self) -> bool:
         """Whether calls find a warm fork server, that has everything imported."""
@@ -114,7 +112,7 @@ class Pool:
         """The file in which ranks find the rendezvous' port; starts its process if need be."""
         with self._lock:
             if self._store_failures >= _STORE_ATTEMPTS:  # there may be room for it now
-                (self.folder / "store").unlink(missing_ok=True)
+                self._store_file.unlink(missing_ok=True)
             self._store_failures = 0
             return self.keep_store()
 
@@ -122,7 +120,7 @@ class Pool:
         """The same while a call runs. A rendezvous that has died is replaced, under the same name:
         ranks that wait for it find the new one. If none comes up the file says why."""
         with self._lock:
-            path = self.folder / "store"
+            path = self._store_file
             dead = self.core.dead_children().get(self._store[0]) if self._store else None
             if dead is not None and _identity(path) == self._store_before:
                 self._store_failures += 1
