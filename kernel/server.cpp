@@ -12,6 +12,7 @@ namespace sgpu {
 namespace {
 
 constexpr std::string_view kRequest = "_request";
+constexpr long kOnTheirWayMs = 10;
 
 // What xeus's core knows; it writes to stderr, that is into a cell, about anything else.
 bool is_for_core(const std::string& type) {
@@ -174,11 +175,15 @@ void Server::send_shell_impl(xeus::xmessage message) {
     reply(message.header().value("msg_type", reply_type()), std::move(content), message.metadata());
 }
 
-// Called before the error is told: what came before that was sent without knowing of it.
+// Called before the error is told: what came before that was sent without knowing of it, and may
+// still be on its way where the machine is busy.
 void Server::abort_queued_cells() {
-    for (auto message = receive_request(); message; message = receive_request()) {
-        queue_.push_back({std::move(*message)});
-    }
+    const auto receive_all = [this] {
+        while (auto message = receive_request()) queue_.push_back({std::move(*message)});
+    };
+    receive_all();
+    zmq_pollitem_t item{shell_.handle(), 0, ZMQ_POLLIN, 0};
+    if (zmq_poll(&item, 1, kOnTheirWayMs) > 0) receive_all();
     for (Queued& queued : queue_) {
         if (queued.message.type() == "execute_request") queued.aborted = true;
     }

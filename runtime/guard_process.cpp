@@ -31,12 +31,15 @@ public:
         posix_spawn_file_actions_adddup2(&actions, 1, 2);
         posix_spawn_file_actions_adddup2(&actions, link, kLinkFd);
         posix_spawn_file_actions_addclosefrom_np(&actions, kLinkFd + 1);
-        sigset_t none;
+        // It ignores these once it runs; until then it is in the notebook's process group, which
+        // a Stop is sent to as a whole.
+        sigset_t held;
         sigset_t all;
-        sigemptyset(&none);
+        sigemptyset(&held);
+        for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&held, s);
         sigfillset(&all);
         posix_spawnattr_init(&attributes);
-        posix_spawnattr_setsigmask(&attributes, &none);
+        posix_spawnattr_setsigmask(&attributes, &held);
         posix_spawnattr_setsigdefault(&attributes, &all);
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     }

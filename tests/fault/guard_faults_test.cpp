@@ -1,8 +1,11 @@
 // guard_faults_test.cpp: the fork server or half of the guard dies while the notebook works on.
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "tests/support/pool_test.h"
 
@@ -170,6 +173,26 @@ TEST_F(GuardFaults, APoolEndsThoughItsGuardIsStopped) {
     start();
     (void)call(2, "daemon|fork-and-leave");
     ASSERT_TRUE(send_signal(keeper(), SIGSTOP));
+}
+
+TEST_F(GuardFaults, AStopOfTheNotebooksProcessGroupDoesNotReachAGuardThatStarts) {
+    ASSERT_TRUE(::setpgid(0, 0) == 0 || ::getpgrp() == ::getpid());  // nobody else gets them
+    const auto before = ::signal(SIGINT, SIG_IGN);
+    std::atomic<bool> over = false;
+    std::thread presses([&] {
+        while (!over) ::kill(0, SIGINT);
+    });
+    for (int i = 0; i < 10; ++i) {
+        auto started = RankPool::start(options());
+        EXPECT_TRUE(started);
+        if (!started) break;
+        pool_ = std::move(started.value());
+        EXPECT_EQ(call(1, "ok")[0].state, RankState::returned) << pool_->trouble();
+        pool_.reset();
+    }
+    over = true;
+    presses.join();
+    ::signal(SIGINT, before);
 }
 
 TEST_F(GuardFaults, AWardenKilledRightBeforeThePoolsEndLeavesNothing) {

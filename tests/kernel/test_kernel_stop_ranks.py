@@ -189,7 +189,7 @@ def test_stop_ends_a_start(way: str) -> None:
         kernel.run(PREAMBLE)
         for code in (function("say('begun')"), in_session("print('begun')")):
             run = stop_at(kernel, code, WAYS[way], "starting: the first call imports torch")
-            assert run.content["ename"] == "KeyboardInterrupt"
+            assert run.content["ename"] == "KeyboardInterrupt", run.content["evalue"]
             assert "killed" not in "".join(run.content["traceback"])
             kernel.run("%distributed stop")  # so that the next start is one, too
         after = kernel.run(SESSION + "; print('kept', kept)")
