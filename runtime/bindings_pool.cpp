@@ -14,10 +14,18 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::size_t kBurstSeconds = 3;  // of text that may come at once
+// No longer, so that the clock's nanoseconds can count it from now: "for ever" is also said by a
+// large number.
+constexpr std::chrono::duration<double> kLongest = std::chrono::hours(24 * 365 * 100);
+
+Milliseconds to_ms(double seconds) {
+    const std::chrono::duration<double> asked(seconds);
+    return std::chrono::duration_cast<Milliseconds>(std::min(asked, kLongest));
+}
 
 std::optional<Milliseconds> to_ms(std::optional<double> seconds) {
     if (!seconds) return std::nullopt;
-    return Milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+    return to_ms(*seconds);
 }
 
 py::list bytes_list(const std::vector<std::string>& frames) {
@@ -77,15 +85,15 @@ std::shared_ptr<CallTicket> begin_call(RankPool& pool,
                                        bool colour, std::size_t bytes_per_second,
                                        std::size_t shown_bytes) {
     CallRequest request;
+    request.buffer.reset(buffer);  // first: it is ours whatever is refused below
     for (const auto& [rank, child] : members) request.members.push_back({rank, child});
     request.world = world;
     request.mode = mode;
     request.frames.assign(frames.begin(), frames.end());
     request.limits.timeout = to_ms(timeout);
-    request.limits.failure_grace = request.limits.stop_grace = to_ms(grace).value();
+    request.limits.failure_grace = request.limits.stop_grace = to_ms(grace);
     request.output =
         output_options(world, output, output_ranks, colour, bytes_per_second, shown_bytes);
-    request.buffer.reset(buffer);
     const py::gil_scoped_release release;
     return pool.begin_call(std::move(request));
 }
@@ -230,7 +238,7 @@ void bind_pool(py::module_& m) {
         .def(
             "warm",
             [](RankPool& p, int devices, const std::optional<std::string>& visible, double idle) {
-                p.warm(devices, visible, std::chrono::seconds(static_cast<std::int64_t>(idle)));
+                p.warm(devices, visible, std::chrono::floor<std::chrono::seconds>(to_ms(idle)));
             },
             "devices"_a, "visible"_a, "idle"_a, unlocked)
         .def("cool", &RankPool::cool, unlocked)
@@ -246,9 +254,7 @@ void bind_pool(py::module_& m) {
         .def(
             "start_service",
             [](RankPool& p, const std::string& entry, const std::string& config, double linger,
-               Imports needed) {
-                return p.start_service(entry, config, to_ms(linger).value(), needed);
-            },
+               Imports needed) { return p.start_service(entry, config, to_ms(linger), needed); },
             unlocked)
         .def(
             "whereabouts",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import math
 import os
 import re
 import shlex
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -177,8 +177,7 @@ def _check_timeout(timeout: Any) -> None:
     if timeout is not None and (
         isinstance(timeout, bool)
         or not isinstance(timeout, (int, float))
-        or not timeout > 0
-        or math.isinf(timeout)
+        or not 0 < timeout <= sys.float_info.max
     ):
         raise OptionError(f"timeout takes seconds above 0, or None for no limit, got {timeout!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from contextlib import suppress
@@ -59,10 +60,11 @@ def check(owner: pool.Pool) -> None:
 def idle_limit() -> float:
     """Seconds; 0 for no contexts ahead. Raises ValueError for what is no number."""
     text = os.environ.get("SERVERLESS_GPU_IDLE_S", "").strip()
-    try:
-        return float(text) if text else IDLE_S
-    except ValueError:
-        raise ValueError(f"SERVERLESS_GPU_IDLE_S takes seconds, got {text!r}") from None
+    with suppress(ValueError):
+        seconds = float(text) if text else IDLE_S
+        if not math.isnan(seconds):
+            return seconds
+    raise ValueError(f"SERVERLESS_GPU_IDLE_S takes seconds, got {text!r}")
 
 
 def describe(owner: pool.Pool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 
 import pytest
@@ -37,6 +38,11 @@ def test_the_deadline_shows_where_every_rank_is(asleep: str) -> None:
     assert sorted(error.stacks) == [0, 1]
     assert all("in stuck" in stack for stack in error.stacks.values())
     assert error.seconds == 1.5
+
+
+@pytest.mark.parametrize("seconds", [1e10, sys.maxsize, sys.float_info.max])
+def test_a_timeout_beyond_what_clocks_count_is_as_good_as_none(seconds: float) -> None:
+    assert distributed(gpus=1, timeout=seconds)(rank_number).distributed() == [0]
 
 
 def test_a_rank_that_returned_is_kept_by_the_timeout() -> None:

@@ -74,7 +74,10 @@ def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
         distributed(gpu_count=8)
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"timeout": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": timeout} for timeout in (0, -1, True, float("nan"), float("inf"), 10**400)],
+)
 def test_a_timeout_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="timeout takes seconds above 0"):
         distributed(**options)

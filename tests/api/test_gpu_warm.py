@@ -173,7 +173,8 @@ except RuntimeError as error:
     assert "what Python runs at its start (a .pth file or sitecustomize) has initialised" in said
 
 
-def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVERLESS_GPU_IDLE_S", "soon")
+@pytest.mark.parametrize("text", ["soon", "nan"])
+def test_a_time_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVERLESS_GPU_IDLE_S", text)
     with pytest.raises(ValueError, match="SERVERLESS_GPU_IDLE_S takes seconds"):
         gpu_warm.idle_limit()
