@@ -105,12 +105,16 @@ def run(
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
     """Waits until no other thread's call runs. A Stop meanwhile ends the wait, not that call."""
-    with stops.in_one_line("stopped while it waited for another thread's call, which goes on"):
-        one_call.acquire()
+    began = False
     try:
-        yield
-    finally:
-        one_call.release()
+        with one_call:  # acquire() and release() leave a gap in which a Stop would keep it for ever
+            began = True
+            yield
+    except KeyboardInterrupt:
+        if began:
+            raise
+        said = "stopped while it waited for another thread's call, which goes on"
+        raise stops.CallInterrupted(said) from None
 
 
 def _run(

@@ -31,6 +31,7 @@ def _ask(mode: str, question: Any) -> Any:
     if found is None or not call.one_call.acquire(blocking=False):
         return None
     owner, group = found
+    ticket = None
     try:
         payload = serialize.dump(question, what="question")
         context = call.context(owner, group, call.CallOptions(mlflow="off"), None)
@@ -46,16 +47,15 @@ def _ask(mode: str, question: Any) -> Any:
             output_ranks="",
             colour=False,
         )
-    except BaseException:
-        call.one_call.release()
-        raise
-    if not ticket.wait(LIMIT_S):
-        # The rank goes on thinking about it. It is no reason to interrupt it: only the next call
-        # waits for its end.
-        threading.Thread(target=_await, args=[ticket], daemon=True).start()
-        return None
-    call.one_call.release()
-    return _value(ticket)
+        ended = ticket.wait(LIMIT_S)
+    finally:
+        if ticket is None or ticket.done:
+            call.one_call.release()
+        else:
+            # The rank goes on thinking about it, also if a Stop has ended our wait. It is no reason
+            # to interrupt it: only the next call waits for its end.
+            threading.Thread(target=_await, args=[ticket], daemon=True).start()
+    return _value(ticket) if ended else None
 
 
 def _await(ticket: Any) -> None:

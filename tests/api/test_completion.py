@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +92,36 @@ def test_an_answer_that_takes_long_is_not_waited_for_and_costs_no_variable(
     assert peek.completions("slow.", 5) == []
     assert session.pull("slow")  # waits for the rank, and finds it whole
     assert threading.active_count() < 20
+
+
+def test_a_stop_while_an_answer_is_awaited_costs_no_later_call(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(peek, "LIMIT_S", 60)
+    monkeypatch.setattr(call, "one_call", threading.Lock())  # no other test's
+    asked, over = tmp_path / "asked", tmp_path / "over"
+    session.run(
+        "import os, time\nclass Slow:\n    def __dir__(self):\n"
+        f"        open({str(asked)!r}, 'w')\n"
+        f"        while not os.path.exists({str(over)!r}): time.sleep(0.01)\n"
+        "        return []\nslow = Slow()",
+        gpus=1,
+    )
+
+    def stop_once_asked() -> None:
+        while not asked.exists():
+            time.sleep(0.01)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=stop_once_asked).start()
+    with pytest.raises(KeyboardInterrupt):
+        peek.completions("slow.", 5)
+    over.touch()
+    assert call.one_call.acquire(timeout=60), "the turn was never given back"
+    call.one_call.release()
+    assert session.pull("slow")
 
 
 def test_without_a_session_there_is_nothing_to_ask(session: Session) -> None:

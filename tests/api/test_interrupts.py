@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from serverless_gpu import distributed
+from serverless_gpu import call, distributed
 from tests.support.stopping import Stopper
 
 pytestmark = pytest.mark.usefixtures("next_call_works", "quick_grace")
@@ -209,3 +211,39 @@ def test_only_one_error_is_shown(stopper: Stopper, capfd: pytest.CaptureFixture[
     shown: Any = caught.value
     assert shown._render_traceback_() == ["KeyboardInterrupt: stopped"]
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_stop_in_the_moment_that_a_call_s_turn_comes_does_not_keep_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "one_call", threading.Lock())
+    places = 0
+
+    def stop_at(place: int) -> Callable[..., Any]:
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal places
+            if frame.f_code.co_name != "_turn":
+                return trace if event == "call" else None
+            if event == "line":
+                places += 1
+                if places == place:
+                    raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    before = sys.gettrace()
+    for place in range(1, 10):
+        places = 0
+        try:
+            sys.settrace(stop_at(place))
+            with call._turn():
+                sys.settrace(before)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert not call.one_call.locked(), f"kept by a Stop at line {place} of the wait"
+        if places < place:
+            break
+    assert place > 2, "nothing was tried"
