@@ -62,3 +62,11 @@ def numbers_of(ranks: Iterable[int] | str | None) -> list[int] | None:
     if not all(isinstance(rank, int) for rank in numbers):
         raise SessionError(f'ranks takes numbers, or a text such as "0,3-5", got {ranks!r}')
     return numbers
+
+
+def check_ranks(ranks: Iterable[int] | None, world: int) -> None:
+    """Raises SessionError for a rank that a session of `world` ranks does not have."""
+    for rank in ranks or ():
+        if not 0 <= rank < world:
+            there = f"the session has ranks 0-{world - 1}" if world > 1 else "the only rank is 0"
+            raise SessionError(f"there is no rank {rank}; {there}")

@@ -21,7 +21,7 @@ from . import (
     stops,
     variables,
 )
-from .session_requests import SessionError, numbers_of, other_size
+from .session_requests import check_ranks, numbers_of, other_size
 
 _sessions = itertools.count(1)
 _epochs = itertools.count(1)
@@ -89,12 +89,15 @@ class Session:
             request = (code, head, number, pushed, names)
             # Before the session changes: what cannot be sent costs nobody a variable.
             with serialize.dump(request, what="cell", variables=pushed) as payload:
+                options = options or call.CallOptions(title="cell")
+                if fresh or not self._children:  # the session to be is known already
+                    options.check_output(count)
+                    check_ranks(chosen, count)
                 if fresh:
                     self.stop()
                 said_in = "run" if number == places.NO_CELL else "cell"
                 self._ensure(count if gpus is not None else None, count, here, wait, said_in)
                 members = self._members(chosen)
-                options = options or call.CallOptions(title="cell")
                 values = self._run("cell", payload, options, members)
             return {name: [values[rank][name] for rank, _ in members] for name in names}
 
@@ -187,14 +190,14 @@ class Session:
 
     def peer(self, rank: int) -> tuple[pool.Pool, call.Group] | None:
         """The pool and one rank, for a question beside the cells; None if there is none now."""
-        if self._owner is None or not self._alive() or rank >= len(self._children):
+        owner, children = self._owner, self._children  # another thread may end the session
+        if owner is None or not self._alive() or rank >= len(children):
             return None
-        child = self._children[rank]
-        if child in self._owner.core.dead_children():
+        child = children[rank]
+        if child in owner.core.dead_children():
             return None
-        world = len(self._children)
-        group = call.Group([(rank, child)], world, True, self._epoch, self._device)
-        return self._owner, group
+        group = call.Group([(rank, child)], len(children), True, self._epoch, self._device)
+        return owner, group
 
     def _alive(self) -> bool:
         owner = self._owner
@@ -226,14 +229,14 @@ class Session:
             self._replace_dead()
             return
         owner = pool.get()
-        self._claim = gpu_claims.take(here.devices[:count], wait, owner)
-        self._note = self._claim.note
-        self._owner = owner
-        gpu_warm.check(owner)
-        self._children = owner.core.take(count)
-        self._device, self._devices = here.label, here.devices[:count]
-        self._number = next(_sessions)
-        self._new_epoch()
+        claim = gpu_claims.take(here.devices[:count], wait, owner)
+        with stops.held():  # GPUs without ranks on them would be kept, and counted twice later
+            self._claim, self._note, self._owner = claim, claim.note, owner
+            gpu_warm.check(owner)
+            self._children = owner.core.take(count)
+            self._device, self._devices = here.label, here.devices[:count]
+            self._number = next(_sessions)
+            self._new_epoch()
 
     def _await_news_of_ended(self) -> None:
         """A rank that has ended a moment ago may not be known as dead yet; a call would fail on it
@@ -273,11 +276,7 @@ class Session:
 
     def _members(self, ranks: Iterable[int] | None) -> list[tuple[int, int]]:
         wanted = range(len(self._children)) if ranks is None else sorted(set(ranks))
-        for rank in wanted:
-            if not 0 <= rank < len(self._children):
-                raise SessionError(
-                    f"there is no rank {rank}; the session has ranks 0-{len(self._children) - 1}"
-                )
+        check_ranks(wanted, len(self._children))
         return [(rank, self._children[rank]) for rank in wanted]
 
     def _run(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serverless_gpu import distributed, gpu_claims, pool, sessions
+from serverless_gpu import distributed, gpu_claims, gpu_warm, pool, sessions
 from serverless_gpu.gpu_claims import GpuBusyError
 from tests.support.fake_gpus import Machine
 
@@ -142,6 +142,22 @@ def test_a_session_keeps_its_gpus_until_it_is_stopped(
     assert distributed(gpus=2, wait=0)(one).distributed() == [1, 1]
     assert len(others.try_take([uuid(0)], "other")) == 1
     session.stop()
+    assert others.try_take([uuid(0), uuid(1)], "other") == []
+
+
+def test_a_stop_between_the_gpus_and_their_ranks_leaves_none_taken(
+    machine: Machine,
+    session: sessions.Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine("2xH100")
+    with monkeypatch.context() as at_that_moment, pytest.raises(KeyboardInterrupt):
+        at_that_moment.setattr(gpu_warm, "check", lambda _: signal.raise_signal(signal.SIGINT))
+        session.run("x = 1", gpus=2)
+    session.run("x = 1", gpus=2)
+    session.stop()
+    others = gpu_claims._core.GpuLocks(str(tmp_path / "locks"))
     assert others.try_take([uuid(0), uuid(1)], "other") == []
 
 

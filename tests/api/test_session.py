@@ -16,7 +16,8 @@ import pytest
 
 from serverless_gpu import RankDiedError, UnpicklableError, distributed, pool
 from serverless_gpu.errors import RankError
-from serverless_gpu.sessions import Session, SessionError
+from serverless_gpu.session_requests import SessionError
+from serverless_gpu.sessions import Session
 
 RANK = "import os; rank = int(os.environ['RANK'])"
 
@@ -61,37 +62,6 @@ def test_a_name_that_is_not_there_cannot_be_pulled(session: Session) -> None:
     with pytest.raises(NameError, match="nowhere"):
         session.pull("nowhere")
     assert session.pull("rank") == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("asked", "number", "way"),
-    [
-        (1, 7, r"use --ranks 0-0 .*--fresh --gpus 1 for a new session"),
-        (4, 7, r"leave --gpus out.*--fresh --gpus 4"),
-        (1, 0, r'use ranks="0-0" .*fresh=True, gpus=1 for a new session'),
-        (4, 0, r"leave gpus out.*fresh=True, gpus=4"),
-    ],
-)
-def test_another_size_is_refused_and_nothing_is_lost(
-    session: Session, asked: int, number: int, way: str
-) -> None:
-    session.run(RANK, gpus=2)
-    with pytest.raises(SessionError, match=f"the session has 2 ranks, not {asked}: {way}"):
-        session.run("pass", gpus=asked, number=number)
-    function = distributed(gpus=asked, session=True)(int)
-    with pytest.raises(SessionError, match=f"not {asked}: leave gpus out.*--gpus {asked}"):
-        function.distributed()
-    session.run("pass", gpus=2)
-    assert session.pull("rank") == [0, 1]
-
-
-def test_ranks_are_numbers_or_a_text(session: Session) -> None:
-    session.run(RANK, gpus=4)
-    assert session.pull("rank", ranks="0,2-3") == [0, 2, 3]
-    assert session.pull("rank", ranks=iter([3, 1])) == [1, 3]
-    for ranks in ("3-1", "all", [1.5], object()):
-        with pytest.raises(SessionError, match=r"^ranks takes"):
-            session.run(RANK, ranks=ranks)  # type: ignore[arg-type]
 
 
 def test_code_that_is_no_cell_is_not_taken_for_one(session: Session) -> None:
