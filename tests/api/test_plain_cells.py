@@ -90,10 +90,10 @@ def test_a_magic_of_one_line_needs_no_percent_sign(shell: Any) -> None:
 def test_what_is_called_plain_of_a_large_text_is_left_by_ipython(shell: Any) -> None:
     source = (Path(__file__).parents[2] / "serverless_gpu" / "decorator.py").read_text()
     lines = source.splitlines(keepends=True)
-    pieces = ["".join(lines[at : at + 9]) for at in range(0, len(lines), 9)]
+    pieces = ["".join(lines[at : at + 9]) for at in range(len(lines))]
     plain = [piece for piece in [source, *pieces] if transformed(shell, piece)]
 
-    assert len(plain) > 5
+    assert len(plain) > 5  # most begin or end in the middle of something
     for piece in plain:
         assert transformed(shell, piece) == shell.transform_cell(piece)
 
